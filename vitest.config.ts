@@ -1,0 +1,19 @@
+import { defineConfig } from "vitest/config";
+
+/** Unit tests sit beside the code and run in parallel; tests that touch the kernel live under tests/ and run one file at a time. */
+export default defineConfig({
+  test: {
+    projects: [
+      { test: { name: "unit", include: ["packages/*/src/**/*.test.ts", "tools/**/*.test.ts"], testTimeout: 10_000 } },
+      {
+        test: {
+          name: "system",
+          include: ["tests/**/*.test.ts"],
+          fileParallelism: false,
+          testTimeout: 60_000,
+          hookTimeout: 120_000,
+        },
+      },
+    ],
+  },
+});
