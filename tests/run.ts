@@ -1,0 +1,155 @@
+import { spawn, spawnSync } from "node:child_process";
+import { accessSync, constants, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join, resolve } from "node:path";
+import { enterCommand } from "./support/enter.ts";
+import type { Mode } from "./support/modes.ts";
+import { asUserCommand, createTestUser } from "./support/user.ts";
+
+/**
+ * Runs the system tests, once a mode:
+ *
+ *     node tests/run.ts [--mode root|user|both] [vitest arguments…]
+ *
+ * Root runs both modes by default and makes an unprivileged account for the second; anyone else runs as themselves.
+ * Each pass ends with one summary line. Exit status: 0 when every pass succeeded.
+ */
+
+const repository = resolve(import.meta.dirname, "..");
+
+interface Pass {
+  readonly mode: Mode;
+  readonly ok: boolean;
+  readonly line: string;
+}
+
+/** The part of vitest's JSON report that the summary uses. */
+interface Report {
+  readonly success: boolean;
+  readonly numPassedTests: number;
+  readonly numFailedTests: number;
+  readonly numPendingTests: number;
+  readonly numTodoTests: number;
+}
+
+/** vitest's command line, given where the checkout is seen. */
+function vitestCommand(root: string, reportFile: string, rest: readonly string[]): readonly string[] {
+  const vitest = join(root, "node_modules", "vitest", "vitest.mjs");
+  const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${reportFile}`];
+  // The native loader writes no file: the user may not write to the checkout.
+  const options = ["--project", "system", "--root", root, "--configLoader", "native", ...reporters];
+  return [process.execPath, vitest, "run", ...options, ...rest];
+}
+
+function run(argv: readonly string[], cwd: string, env?: NodeJS.ProcessEnv): Promise<number> {
+  return new Promise((done, fail) => {
+    const child = spawn(argv[0]!, argv.slice(1), { cwd, stdio: "inherit", env: env ?? process.env });
+    // The terminal sends its signals to the child as well; this process waits for it, to clean up.
+    const ignore = () => {};
+    const forward = () => child.kill("SIGTERM");
+    process.on("SIGINT", ignore).on("SIGTERM", forward);
+    child.on("error", fail);
+    child.on("close", (code) => {
+      process.off("SIGINT", ignore).off("SIGTERM", forward);
+      done(code ?? 128);
+    });
+  });
+}
+
+function summarise(mode: Mode, code: number, reportFile: string, startedAt: number): Pass {
+  const seconds = ((performance.now() - startedAt) / 1000).toFixed(1);
+  if (!existsSync(reportFile)) {
+    return { mode, ok: false, line: `system tests as ${mode}: did not finish (exit ${code}), ${seconds} s` };
+  }
+  const report = JSON.parse(readFileSync(reportFile, "utf8")) as Report;
+  const skipped = report.numPendingTests + report.numTodoTests;
+  const counts = `${report.numPassedTests} passed, ${report.numFailedTests} failed, ${skipped} skipped`;
+  const ok = code === 0 && report.success;
+  return { mode, ok, line: `system tests as ${mode}: ${ok ? "ok" : "FAILED"}, ${counts}, ${seconds} s` };
+}
+
+/** Locale, colour and CI of the caller; everything else of its environment stays out of a user's pass. */
+function passedOn(): Record<string, string> {
+  const names = ["PATH", "LANG", "LC_ALL", "TERM", "CI", "NO_COLOR", "FORCE_COLOR"];
+  const testing = Object.keys(process.env).filter((name) => name.startsWith("OPENSHELL_TEST_"));
+  const kept: Record<string, string> = {};
+  for (const name of [...names, ...testing]) {
+    const value = process.env[name];
+    if (value !== undefined) kept[name] = value;
+  }
+  return kept;
+}
+
+async function passAsCaller(mode: Mode, rest: readonly string[]): Promise<Pass> {
+  const folder = mkdtempSync(join(tmpdir(), "openshell-report-"));
+  try {
+    const reportFile = join(folder, "report.json");
+    const startedAt = performance.now();
+    const code = await run(enterCommand(vitestCommand(repository, reportFile, rest)), repository);
+    return summarise(mode, code, reportFile, startedAt);
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+/** Whether that user can read `path`, all folders above it included. */
+function readableAs(uid: number, path: string): boolean {
+  return spawnSync("setpriv", ["--reuid", String(uid), "--clear-groups", "test", "-r", path]).status === 0;
+}
+
+async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
+  using user = createTestUser();
+  const env = passedOn();
+  let root = repository;
+  let prefix: readonly string[] = [];
+  if (!readableAs(user.uid, join(repository, "package.json")) || !readableAs(user.uid, process.execPath)) {
+    // A checkout below a private folder: show the user that one tree, in a mount namespace of this pass.
+    if (!process.execPath.startsWith(`${repository}/`) && !readableAs(user.uid, process.execPath)) {
+      throw new Error(`the unprivileged user cannot execute ${process.execPath}; use a Node that everyone can read`);
+    }
+    root = join(user.home, "checkout");
+    const show = `mkdir -p "$1" && mount --bind "$0" "$1" && shift && exec "$@"`;
+    prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", show, repository, root];
+  }
+  const node = process.execPath.startsWith(`${repository}/`)
+    ? join(root, process.execPath.slice(repository.length + 1))
+    : process.execPath;
+  const reportFile = join(user.home, "report.json");
+  const [, ...vitest] = vitestCommand(root, reportFile, rest);
+  const command = asUserCommand(user, enterCommand([node, ...vitest], user.uid), {
+    ...env,
+    PATH: `${dirname(node)}:${env.PATH ?? "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}`,
+  });
+  const startedAt = performance.now();
+  // cwd is set by vitest's --root; the user may not be able to enter the caller's.
+  const code = await run([...prefix, ...command], "/");
+  return summarise("user", code, reportFile, startedAt);
+}
+
+async function main(args: readonly string[]): Promise<number> {
+  const rest = [...args];
+  const root = process.getuid?.() === 0;
+  let wanted: string = root ? "both" : "user";
+  const flag = rest.findIndex((argument) => argument === "--mode" || argument.startsWith("--mode="));
+  if (flag >= 0) {
+    const inline = rest[flag]!.split("=")[1];
+    wanted = inline ?? rest[flag + 1] ?? "";
+    rest.splice(flag, inline === undefined ? 2 : 1);
+  }
+  if (!["root", "user", "both"].includes(wanted)) throw new Error("--mode takes root, user or both");
+  if (!root && wanted !== "user") throw new Error(`--mode ${wanted} needs root`);
+  accessSync(join(repository, "node_modules", "vitest"), constants.R_OK);
+
+  const passes: Pass[] = [];
+  if (wanted !== "user") passes.push(await passAsCaller("root", rest));
+  if (wanted !== "root") passes.push(root ? await passAsNewUser(rest) : await passAsCaller("user", rest));
+  for (const pass of passes) console.log(pass.line);
+  return passes.every((pass) => pass.ok) ? 0 : 1;
+}
+
+try {
+  process.exitCode = await main(process.argv.slice(2));
+} catch (error) {
+  console.error(error instanceof Error ? error.message : error);
+  process.exitCode = 1;
+}

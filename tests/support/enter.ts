@@ -1,0 +1,86 @@
+import { readlinkSync } from "node:fs";
+
+/**
+ * Enters the network namespace of the system tests.
+ *
+ * Node cannot change its own namespace, so tests/run.ts starts vitest through the command that `enterCommand` builds:
+ *
+ * 1. A small subreaper, so that a daemon started by a test stays a descendant of the run (leaks.ts finds it) and
+ *    nothing outlives the run.
+ * 2. A network namespace without any link. As root also a mount namespace with shared propagation, as on a machine
+ *    run by systemd: mounts that the product should have kept to itself show up, but not on the machine.
+ * 3. As a user first a user namespace that maps the user to itself. Test code keeps the capabilities of that
+ *    namespace (to make links and further namespaces); what tests start as the product drops them (command.ts) and is
+ *    then an ordinary user. There is no mount namespace here: its inherited mounts would be locked together, which an
+ *    ordinary user's are not.
+ */
+
+/** Holds the network namespace that `enterCommand` made, to recognise it from inside. */
+export const NETWORK_VARIABLE = "OPENSHELL_TEST_NETWORK";
+
+/** Holds the pid of the subreaper, an ancestor of everything that tests start. */
+export const REAPER_VARIABLE = "OPENSHELL_TEST_REAPER";
+
+/** prctl(2) by architecture: Perl has no wrapper for it. */
+const PRCTL: Readonly<Record<string, number>> = { x64: 157, arm64: 167, riscv64: 167 };
+
+/**
+ * perl-base is essential on Debian, and the only thing there that can set PR_SET_CHILD_SUBREAPER (36). Adopted
+ * children are reaped; those still alive when the run ends are killed and reported on stderr.
+ */
+const SUBREAPER = `
+my ($prctl) = shift @ARGV;
+syscall($prctl + 0, 36, 1, 0, 0, 0) == 0 or die "PR_SET_CHILD_SUBREAPER: $!\\n";
+$ENV{${REAPER_VARIABLE}} = $$;
+my $main = fork // die "fork: $!\\n";
+if (!$main) { exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!\\n" }
+for my $name (qw(INT TERM HUP)) { $SIG{$name} = sub { kill $name, $main } }
+my $status;
+while (!defined $status) { my $pid = waitpid(-1, 0); $status = $? if $pid == $main; last if $pid < 0 && !$!{EINTR} }
+my $left = 0;
+for (1 .. 100) {
+  my %parent;
+  for my $path (glob "/proc/[0-9]*/stat") {
+    open(my $file, "<", $path) or next;
+    my $line = <$file> // next;
+    $parent{$1} = $2 if $line =~ /^(\\d+) \\(.*\\) \\S (\\d+)/s;
+  }
+  my @found = ($$); my @mine;
+  while (defined(my $p = shift @found)) { for (keys %parent) { if ($parent{$_} == $p) { push @found, $_; push @mine, $_ } } }
+  last unless @mine;
+  $left = @mine if @mine > $left;
+  kill "KILL", @mine;
+  1 while waitpid(-1, 1) > 0;
+  select(undef, undef, undef, 0.02);
+}
+print STDERR "tests left $left process(es) behind; killed\\n" if $left;
+exit(($status & 127) ? 128 + ($status & 127) : $status >> 8);
+`;
+
+/** Runs in the new namespace: records it, and brings loopback up. */
+const INSIDE = `ip link set lo up || exit 125; ${NETWORK_VARIABLE}=$(readlink /proc/self/ns/net) exec "$@"`;
+
+/** The command that runs `argv` inside a fresh test network, as `uid`. */
+export function enterCommand(argv: readonly string[], uid: number = process.getuid?.() ?? 0): readonly string[] {
+  const prctl = PRCTL[process.arch];
+  if (prctl === undefined) throw new Error(`no prctl number known for ${process.arch}`);
+  const namespaces =
+    uid === 0
+      ? ["--net", "--mount", "--propagation", "shared"]
+      : ["--user", "--map-current-user", "--keep-caps", "--net"];
+  return [
+    ...["perl", "-e", SUBREAPER, "--", String(prctl)],
+    ...["unshare", ...namespaces, "--", "sh", "-c", INSIDE, "sh", ...argv],
+  ];
+}
+
+/** True inside a namespace that `enterCommand` made. */
+export function insideTestNetwork(): boolean {
+  return process.env[NETWORK_VARIABLE] === readlinkSync("/proc/self/ns/net");
+}
+
+/** Throws, with the command to use, unless this process is inside a test network. */
+export function requireTestNetwork(): void {
+  if (insideTestNetwork()) return;
+  throw new Error("not inside a test network; run system tests with: node tests/run.ts [--mode root|user] [files]");
+}
