@@ -122,3 +122,44 @@ export declare type BadRequest_FieldViolation = Message<"google.rpc.BadRequest.F
  */
 export declare const BadRequest_FieldViolationSchema: GenMessage<BadRequest_FieldViolation>;
 
+/**
+ * Which resource an error is about.
+ *
+ * @generated from message google.rpc.ResourceInfo
+ */
+export declare type ResourceInfo = Message<"google.rpc.ResourceInfo"> & {
+  /**
+   * Kind, such as `sandbox`.
+   *
+   * @generated from field: string resource_type = 1;
+   */
+  resourceType: string;
+
+  /**
+   * Name in its workspace.
+   *
+   * @generated from field: string resource_name = 2;
+   */
+  resourceName: string;
+
+  /**
+   * Unused here.
+   *
+   * @generated from field: string owner = 3;
+   */
+  owner: string;
+
+  /**
+   * What went wrong with it.
+   *
+   * @generated from field: string description = 4;
+   */
+  description: string;
+};
+
+/**
+ * Describes the message google.rpc.ResourceInfo.
+ * Use `create(ResourceInfoSchema)` to create a new message.
+ */
+export declare const ResourceInfoSchema: GenMessage<ResourceInfo>;
+

@@ -1,0 +1,127 @@
+import type { OpenShell } from "./generated/openshell_pb.js";
+
+/** Local names (`createSandbox`) of the RPCs of the public service. */
+export type RpcName = keyof typeof OpenShell.method;
+
+/**
+ * What a gateway of this build does with an RPC:
+ * - `built`: it answers as documented.
+ * - `planned`: it answers UNIMPLEMENTED and will be built.
+ * - `by-design`: it answers UNIMPLEMENTED for good.
+ */
+export type RpcState =
+  | { readonly state: "built" }
+  | { readonly state: "planned"; readonly instead?: string }
+  | { readonly state: "by-design"; readonly instead: string };
+
+const built: RpcState = { state: "built" };
+const planned: RpcState = { state: "planned" };
+const until = (instead: string): RpcState => ({ state: "planned", instead });
+
+const supervisorProtocol: RpcState = {
+  state: "by-design",
+  instead:
+    "Gateway and supervisor ship together and speak their own protocol, openshell.supervisor.v1; run the supervisor of this build",
+};
+const singleGateway: RpcState = {
+  state: "by-design",
+  instead: "Gateway replicas of this build do not call each other through the public service",
+};
+
+/** The state of every public RPC, in the order of the service: the one source of the compatibility page and of the answers of a gateway. */
+export const compatibility: Readonly<Record<RpcName, RpcState>> = {
+  health: built,
+  getCurrentUser: built,
+  getGatewayInfo: built,
+
+  createSandbox: built,
+  getSandbox: built,
+  listSandboxes: built,
+  deleteSandbox: built,
+  stopSandbox: built,
+  startSandbox: built,
+  beginRootfsTarStaging: planned,
+
+  createSandboxTemplate: planned,
+  getSandboxTemplate: planned,
+  listSandboxTemplates: planned,
+  deleteSandboxTemplate: planned,
+
+  listSandboxProviders: until("Read spec.providers with GetSandbox"),
+  attachSandboxProvider: until("Name providers when the sandbox is created"),
+  detachSandboxProvider: until("Create a sandbox without the provider"),
+  getSandboxProviderStatus: planned,
+
+  createSshSession: until("Use ExecSandboxInteractive"),
+  revokeSshSession: planned,
+  exposeService: planned,
+  getService: planned,
+  listServices: planned,
+  deleteService: planned,
+  execSandbox: built,
+  execSandboxInteractive: built,
+  forwardTcp: planned,
+
+  watchSandbox: built,
+  getSandboxLogs: built,
+
+  createProvider: built,
+  getProvider: built,
+  listProviders: built,
+  updateProvider: built,
+  deleteProvider: built,
+  getProviderCredentials: planned,
+  listProviderProfiles: planned,
+  getProviderProfile: planned,
+  importProviderProfiles: planned,
+  updateProviderProfiles: planned,
+  lintProviderProfiles: planned,
+  deleteProviderProfile: planned,
+  getProviderRefreshStatus: planned,
+  configureProviderRefresh: planned,
+  rotateProviderCredential: until("Send the new value with UpdateProvider"),
+  deleteProviderRefresh: planned,
+
+  getSandboxConfig: until("Read the policy with GetSandboxPolicyStatus"),
+  getGatewayConfig: planned,
+  updateConfig: built,
+  getSandboxPolicyStatus: built,
+  listSandboxPolicies: built,
+
+  getDraftPolicy: planned,
+  approveDraftChunk: planned,
+  rejectDraftChunk: planned,
+  approveAllDraftChunks: planned,
+  editDraftChunk: planned,
+  undoDraftChunk: planned,
+  clearDraftChunks: planned,
+  getDraftHistory: planned,
+
+  createWorkspace: until('Use the workspace "default"'),
+  getWorkspace: planned,
+  listWorkspaces: planned,
+  deleteWorkspace: planned,
+  addWorkspaceMember: planned,
+  removeWorkspaceMember: planned,
+  listWorkspaceMembers: planned,
+
+  issueSandboxToken: supervisorProtocol,
+  refreshSandboxToken: supervisorProtocol,
+  connectSupervisor: supervisorProtocol,
+  relayStream: supervisorProtocol,
+  getSandboxProviderEnvironment: supervisorProtocol,
+  exchangeProviderSubjectToken: supervisorProtocol,
+  reportPolicyStatus: supervisorProtocol,
+  reportEndpointStatus: supervisorProtocol,
+  reportProviderReadiness: supervisorProtocol,
+  reportSandboxConfiguration: supervisorProtocol,
+  reportMainProcessExit: supervisorProtocol,
+  finalizeMainProcessExit: supervisorProtocol,
+  pushSandboxLogs: supervisorProtocol,
+  submitPolicyAnalysis: supervisorProtocol,
+  peerRelay: singleGateway,
+  peerReportProviderReadiness: singleGateway,
+  peerReportEndpointStatus: singleGateway,
+  peerGetSandboxProviderStatus: singleGateway,
+  peerNotifyConfigUpdate: singleGateway,
+};
