@@ -18,7 +18,7 @@ export function redactSecrets<Desc extends DescMessage>(schema: Desc, message: M
 }
 
 function redact(message: ReflectMessage): void {
-  message.setUnknown(undefined);
+  message.setUnknown([]);
   for (const field of message.fields) {
     if (!message.isSet(field)) continue;
     if (getOption(field, secret)) hide(message, field);
