@@ -1,0 +1,80 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  FailureSchema,
+  type RelayDownlink,
+  RelayHelloSchema,
+  type RelayUplink,
+  RelayUplinkSchema,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { RuntimeError } from "@openshell/base";
+import { Limits } from "../limits.ts";
+import { BoundedQueue } from "./queue.ts";
+
+/** The host's end of one relay: what it sends up, bounded; and what came down. */
+export class RelayChannel {
+  readonly #up = new BoundedQueue<RelayUplink>(Limits.relayQueueFrames);
+  readonly #abort = new AbortController();
+
+  constructor(relayId: string, sandboxId: string) {
+    void this.#up.push(
+      create(RelayUplinkSchema, {
+        message: { case: "hello", value: create(RelayHelloSchema, { relayId, sandboxId }) },
+      }),
+    );
+  }
+
+  /** Frames for the gateway, for the RPC's request stream. */
+  get uplink(): AsyncIterable<RelayUplink> {
+    return this.#up;
+  }
+
+  /** Aborted when the caller went away or the relay failed. */
+  get signal(): AbortSignal {
+    return this.#abort.signal;
+  }
+
+  /** Sends an encoded ExecSandboxEvent; resolves when there is room for the next one. */
+  async send(event: Uint8Array): Promise<void> {
+    const accepted = await this.#up.push(create(RelayUplinkSchema, { message: { case: "execEvent", value: event } }));
+    if (!accepted) throw new RuntimeError("relay_closed", "the caller went away");
+  }
+
+  /** Ends the relay without a result; the caller sees an error, never an invented exit code. */
+  async fail(error: unknown): Promise<void> {
+    const known = error instanceof RuntimeError;
+    await this.#up.push(
+      create(RelayUplinkSchema, {
+        message: {
+          case: "failure",
+          value: create(FailureSchema, {
+            code: known ? error.code : "internal",
+            message: known ? error.message : "the supervisor failed while running the command",
+            next: known ? error.next : "See the supervisor's log",
+          }),
+        },
+      }),
+    );
+    this.#up.end();
+  }
+
+  end(): void {
+    this.#up.end();
+  }
+
+  abort(reason: unknown): void {
+    this.#abort.abort(reason);
+    this.#up.end();
+  }
+}
+
+/** Reads the frames of one relay; ends quietly when the caller closes its side. */
+export async function* downlinkFrames(
+  frames: AsyncIterable<RelayDownlink>,
+  channel: RelayChannel,
+): AsyncGenerator<RelayDownlink> {
+  try {
+    yield* frames;
+  } catch (error) {
+    channel.abort(error);
+  }
+}
