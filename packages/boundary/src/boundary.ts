@@ -1,4 +1,4 @@
-import type { Duplex } from "node:stream";
+import type { Readable, Writable } from "node:stream";
 
 /**
  * How a supervisor drives a sandbox, whatever runs it. Two implementations: `local/` (same kernel, descriptors over a
@@ -112,9 +112,9 @@ export interface SandboxProcess {
   /** Pid inside the sandbox. */
   readonly pid: number;
   /** Write end of stdin, or the PTY master (then `stdout` is the same stream and `stderr` undefined). */
-  readonly stdin: Duplex | NodeJS.WritableStream;
-  readonly stdout: NodeJS.ReadableStream;
-  readonly stderr: NodeJS.ReadableStream | undefined;
+  readonly stdin: Writable;
+  readonly stdout: Readable;
+  readonly stderr: Readable | undefined;
   /** Resolves when the kernel has reported the status; output may still be in the pipes. Rejects only if the boundary ends first. */
   readonly exit: Promise<ExitStatus>;
   /** To the process; `group` reaches its process group, on a PTY the foreground group. */

@@ -68,12 +68,9 @@ export class MainProcess {
         ),
       );
     }
-    const output = this.#log.read();
-    const leave = (): void => void output.return(undefined);
-    channel.signal.addEventListener("abort", leave, { once: true });
     void this.#feed(input, channel, owner);
     try {
-      for await (const chunk of output) {
+      for await (const chunk of this.#log.read(channel.signal)) {
         if (channel.signal.aborted) return;
         await channel.send(outputEvent(chunk.stream, chunk.data));
       }
@@ -81,7 +78,6 @@ export class MainProcess {
       await channel.send(exitEvent(shellCode(await this.#exit)));
       channel.end();
     } finally {
-      channel.signal.removeEventListener("abort", leave);
       if (this.#inputOwner === channel) this.#inputOwner = undefined;
     }
   }

@@ -47,6 +47,14 @@ describe("OutputLog", () => {
     log.end();
     expect(await all(log)).toBe("done");
   });
+  it("stops at once when an attachment that waits for output is aborted", async () => {
+    const log = new OutputLog(options, false);
+    const gone = new AbortController();
+    const next = log.read(gone.signal).next();
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    gone.abort();
+    expect(await next).toEqual({ done: true, value: undefined });
+  });
   it("lets the process go on when a reader leaves in the middle", async () => {
     const log = new OutputLog(options, false);
     const reader = log.read();

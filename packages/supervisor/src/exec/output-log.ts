@@ -66,10 +66,12 @@ export class OutputLog {
     for (const reader of this.#readers) reader.queue.end();
   }
 
-  /** Everything kept, then everything that follows; ends after the last byte. Stop by `return()`. */
-  async *read(): AsyncGenerator<OutputChunk> {
+  /** Everything kept, then everything that follows; ends after the last byte or when `signal` aborts. */
+  async *read(signal?: AbortSignal): AsyncGenerator<OutputChunk> {
     const replay = [...this.#chunks];
     const reader: Reader = { queue: new BoundedQueue<OutputChunk>(this.#options.readerChunks) };
+    const leave = (): void => reader.queue.end();
+    signal?.addEventListener("abort", leave, { once: true });
     if (this.#ended) reader.queue.end();
     else this.#readers.add(reader);
     this.stopAwaiting();
@@ -77,6 +79,7 @@ export class OutputLog {
       yield* replay;
       yield* reader.queue;
     } finally {
+      signal?.removeEventListener("abort", leave);
       this.#readers.delete(reader);
       reader.queue.end();
     }

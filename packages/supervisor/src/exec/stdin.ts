@@ -21,7 +21,7 @@ export class StdinWriter {
   async write(data: Uint8Array): Promise<void> {
     const { stdin } = this.#process;
     if (this.#closed || data.length === 0 || !stdin.writable) return;
-    if ("writableLength" in stdin && stdin.writableLength + data.length > this.#limit) {
+    if (stdin.writableLength + data.length > this.#limit) {
       throw new RuntimeError(
         "stdin_overflow",
         `more than ${this.#limit / 1024 / 1024} MiB of input wait for a process that does not read`,
