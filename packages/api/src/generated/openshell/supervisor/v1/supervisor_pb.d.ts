@@ -405,6 +405,11 @@ export declare type LocalBoundary = Message<"openshell.supervisor.v1.LocalBounda
    * @generated from field: bytes nonce = 2;
    */
   nonce: Uint8Array;
+
+  /**
+   * @generated from field: openshell.supervisor.v1.WorkloadLayout layout = 3;
+   */
+  layout?: WorkloadLayout | undefined;
 };
 
 /**
@@ -412,6 +417,58 @@ export declare type LocalBoundary = Message<"openshell.supervisor.v1.LocalBounda
  * Use `create(LocalBoundarySchema)` to create a new message.
  */
 export declare const LocalBoundarySchema: GenMessage<LocalBoundary>;
+
+/**
+ * What the sandbox's root offers the agent, as the driver built it (packages/drivers/src/driver.ts).
+ *
+ * @generated from message openshell.supervisor.v1.WorkloadLayout
+ */
+export declare type WorkloadLayout = Message<"openshell.supervisor.v1.WorkloadLayout"> & {
+  /**
+   * @generated from field: string home = 1;
+   */
+  home: string;
+
+  /**
+   * @generated from field: string working_directory = 2;
+   */
+  workingDirectory: string;
+
+  /**
+   * @generated from field: uint32 uid = 3;
+   */
+  uid: number;
+
+  /**
+   * @generated from field: uint32 gid = 4;
+   */
+  gid: number;
+
+  /**
+   * Paths that the filesystem rules open in addition to the policy's: volumes.
+   *
+   * @generated from field: repeated string read_only_paths = 5;
+   */
+  readOnlyPaths: string[];
+
+  /**
+   * @generated from field: repeated string read_write_paths = 6;
+   */
+  readWritePaths: string[];
+
+  /**
+   * Environment every agent process starts from: PATH, HOME, proxy and CA variables. No secret.
+   *
+   * @generated from field: map<string, string> environment = 7;
+   */
+  environment: { [key: string]: string };
+};
+
+/**
+ * Describes the message openshell.supervisor.v1.WorkloadLayout.
+ * Use `create(WorkloadLayoutSchema)` to create a new message.
+ */
+export declare const WorkloadLayoutSchema: GenMessage<WorkloadLayout>;
 
 /**
  * The workspace's CA for inspected TLS. In host memory only.
