@@ -347,6 +347,13 @@ export declare type AttachSandbox = Message<"openshell.supervisor.v1.AttachSandb
    * @generated from field: string log_directory = 10;
    */
   logDirectory: string;
+
+  /**
+   * What the driver could and could not set up; the supervisor adds its own layers to the report.
+   *
+   * @generated from field: repeated openshell.supervisor.v1.IsolationLayer driver_isolation = 11;
+   */
+  driverIsolation: IsolationLayer[];
 };
 
 /**
