@@ -37,23 +37,26 @@ if (!$main) { exec { $ARGV[0] } @ARGV or die "$ARGV[0]: $!\\n" }
 for my $name (qw(INT TERM HUP)) { $SIG{$name} = sub { kill $name, $main } }
 my $status;
 while (!defined $status) { my $pid = waitpid(-1, 0); $status = $? if $pid == $main; last if $pid < 0 && !$!{EINTR} }
-my $left = 0;
 for (1 .. 100) {
   my %parent;
   for my $path (glob "/proc/[0-9]*/stat") {
     open(my $file, "<", $path) or next;
     my $line = <$file> // next;
-    $parent{$1} = $2 if $line =~ /^(\\d+) \\(.*\\) \\S (\\d+)/s;
+    $parent{$1} = $2 if $line =~ /^(\\d+) \\(.*\\) [^Z] (\\d+)/s;
   }
   my @found = ($$); my @mine;
   while (defined(my $p = shift @found)) { for (keys %parent) { if ($parent{$_} == $p) { push @found, $_; push @mine, $_ } } }
   last unless @mine;
-  $left = @mine if @mine > $left;
+  for (@mine) {
+    open(my $file, "<", "/proc/$_/cmdline") or next;
+    my $line = <$file> // "";
+    $line =~ tr/\\0/ /;
+    print STDERR "left behind by the tests, killed: $_ $line\\n";
+  }
   kill "KILL", @mine;
   1 while waitpid(-1, 1) > 0;
   select(undef, undef, undef, 0.02);
 }
-print STDERR "tests left $left process(es) behind; killed\\n" if $left;
 exit(($status & 127) ? 128 + ($status & 127) : $status >> 8);
 `;
 

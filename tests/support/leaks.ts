@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync, readlinkSync, type Stats, lstatSync } from "node:fs";
+import { lstatSync, readdirSync, readFileSync, type Stats } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { REAPER_VARIABLE } from "./enter.ts";
@@ -147,13 +147,16 @@ function files(folders: readonly string[]): Set<string> {
 
 /** What exists now. `watched` folders are counted file by file. */
 export function takeInventory(watched: readonly string[] = []): Inventory {
-  readlinkSync("/proc/self/ns/net");
   return {
     processes: processes(),
     mounts: mounts(),
     cgroups: cgroups(),
     sockets: sockets(),
-    links: new Set(lines("/proc/self/net/dev").slice(2).map((line) => line.split(":")[0]!.trim())),
+    links: new Set(
+      lines("/proc/self/net/dev")
+        .slice(2)
+        .map((line) => line.split(":")[0]!.trim()),
+    ),
     files: files(watched),
     watched,
   };

@@ -32,6 +32,8 @@ export function hostAddresses(index: number): AddressPair {
 
 /** The link-local address of the client namespace on every link: the hosts' IPv6 router. */
 export const ROUTER_LINK_LOCAL = "fe80::1";
+/** The link-local address of every host on its link. */
+export const HOST_LINK_LOCAL = "fe80::2";
 
 /** True for an IPv6 address or prefix. */
 export function isIpv6(address: string): boolean {
