@@ -58,11 +58,12 @@ fi
 PATH=$(dirname -- "$node"):$PATH
 export PATH
 
-# Packages: what the lock file says, and the tools for tests only where somebody has asked for them before.
-if [ ! -f "$work/node_modules/.package-lock.json" ] || [ "$work/package-lock.json" -nt "$work/node_modules/.package-lock.json" ]; then
+# Packages: what the lock file says, and the tools for tests only where somebody asked for them ($OPENSHELL_DEVELOPMENT, or before).
+omit=--omit=dev
+if [ -n "${OPENSHELL_DEVELOPMENT:-}" ] || [ -d "$work/node_modules/vitest" ]; then omit=; fi
+installed=$work/node_modules/.package-lock.json
+if [ ! -f "$installed" ] || [ "$work/package-lock.json" -nt "$installed" ] || { [ -z "$omit" ] && [ ! -d "$work/node_modules/vitest" ]; }; then
   say "installing packages"
-  omit=--omit=dev
-  [ -d "$work/node_modules/vitest" ] && omit=
   npm=$(command -v npm) || die "npm is missing. Install it (Debian: apt-get install npm)"
   (cd "$work" && "$npm" ci $omit --loglevel=error >&2) || die "installing packages failed. Check that npm reaches its registry"
 fi
