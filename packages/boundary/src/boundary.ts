@@ -85,7 +85,10 @@ export interface LandlockRuleset {
   readonly handledFs: bigint;
   readonly handledNet: bigint;
   readonly scoped: bigint;
-  /** Paths inside the sandbox's root; a path that does not exist is skipped unless `required`. */
+  /**
+   * Paths inside the sandbox's root; a path that does not exist is skipped unless `required`. For one that is no folder
+   * init keeps the rights that files have (execute, write, read, truncate, ioctl: 0xC007): the kernel refuses the rest.
+   */
   readonly rules: readonly { readonly path: string; readonly access: bigint; readonly required: boolean }[];
 }
 
