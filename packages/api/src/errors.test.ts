@@ -1,9 +1,10 @@
-import { create, fromBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { anyUnpack } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, createClient, createRouterTransport } from "@connectrpc/connect";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { describe, expect, it } from "vitest";
 import { errorBoundary } from "./error-boundary.ts";
+import { readStatusEnvelope } from "./error-details.ts";
 import {
   ApiError,
   alreadyExists,
@@ -121,6 +122,28 @@ describe("ApiError", () => {
     expect(() => throwIfInvalid(violations)).not.toThrow();
     violations.require(false, "name", "is taken");
     expect(() => throwIfInvalid(violations)).toThrow("name: is taken");
+  });
+});
+
+describe("readStatusEnvelope", () => {
+  const error = versionConflict("provider", "openai", 7n);
+  const trailer = () => Buffer.from(setTrailerStatus(new Headers(), error).get("grpc-status-details-bin")!, "base64");
+
+  it("reads the same details as Connect does", () => {
+    expect(readStatusEnvelope(trailer(), error.code, error.rawMessage)).toEqual(readErrorDetails(error));
+  });
+
+  it("ignores an envelope of another code or message, and rubbish", () => {
+    expect(readStatusEnvelope(trailer(), Code.NotFound, error.rawMessage)).toBeUndefined();
+    expect(readStatusEnvelope(trailer(), error.code, "other")).toBeUndefined();
+    expect(readStatusEnvelope(new Uint8Array([0xff, 0xff]), error.code, error.rawMessage)).toBeUndefined();
+  });
+
+  it("skips details that do not decode and keeps the rest", () => {
+    const status = fromBinary(StatusSchema, trailer());
+    status.details[0]!.value = new Uint8Array([0xff]);
+    const details = readStatusEnvelope(toBinary(StatusSchema, status), error.code, error.rawMessage);
+    expect(details).toMatchObject({ reason: undefined, resource: { kind: "provider", name: "openai" } });
   });
 });
 

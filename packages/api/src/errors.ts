@@ -1,6 +1,7 @@
 import { create, type DescMessage, type MessageShape } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
+import { type ErrorDetails, gatherDetails } from "./error-details.ts";
 import {
   BadRequestSchema,
   ErrorInfoSchema,
@@ -235,27 +236,7 @@ export function requestIdError(reason: RequestIdReason): ApiError {
   return failedPrecondition(message, { next, reason });
 }
 
-/** The error details of a failed call, as clients read them. */
-export interface ErrorDetails {
-  readonly reason: string | undefined;
-  readonly domain: string | undefined;
-  readonly metadata: Readonly<Record<string, string>>;
-  readonly violations: readonly FieldViolation[];
-  readonly retryDelayMs: number | undefined;
-  readonly resource: { readonly kind: string; readonly name: string } | undefined;
-}
-
 /** Reads the details of an error received from (or about to be sent by) a server. Undecodable and unknown details are skipped. */
 export function readErrorDetails(error: ConnectError): ErrorDetails {
-  const info = error.findDetails(ErrorInfoSchema)[0];
-  const retry = error.findDetails(RetryInfoSchema)[0]?.retryDelay;
-  const resource = error.findDetails(ResourceInfoSchema)[0];
-  return {
-    reason: info?.reason,
-    domain: info?.domain,
-    metadata: info?.metadata ?? {},
-    violations: error.findDetails(BadRequestSchema).flatMap((request) => request.fieldViolations),
-    retryDelayMs: retry === undefined ? undefined : Number(retry.seconds) * 1000 + Math.trunc(retry.nanos / 1e6),
-    resource: resource === undefined ? undefined : { kind: resource.resourceType, name: resource.resourceName },
-  };
+  return gatherDetails((schema) => error.findDetails(schema));
 }

@@ -6,6 +6,7 @@
 export * from "./canonical.ts";
 export * from "./compatibility.ts";
 export * from "./error-boundary.ts";
+export * from "./error-details.ts";
 export * from "./errors.ts";
 export * from "./generated/datamodel_pb.js";
 export * from "./generated/openshell_pb.js";
