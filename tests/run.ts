@@ -1,5 +1,15 @@
 import { spawn, spawnSync } from "node:child_process";
-import { accessSync, constants, existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
+import {
+  accessSync,
+  chmodSync,
+  chownSync,
+  constants,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { enterCommand } from "./support/enter.ts";
@@ -9,10 +19,11 @@ import { asUserCommand, createTestUser } from "./support/user.ts";
 /**
  * Runs the system tests, once a mode:
  *
- *     node tests/run.ts [--mode root|user|both] [vitest arguments…]
+ *     node tests/run.ts [--mode root|user|both] [--no-build] [vitest arguments…]
  *
  * Root runs both modes by default and makes an unprivileged account for the second; anyone else runs as themselves.
- * Each pass ends with one summary line. Exit status: 0 when every pass succeeded.
+ * The programs are built first, since there is no network where the tests run. TMPDIR is a folder of the pass, which
+ * is removed with it. The summary lines come last, one a pass. Exit status: 0 when every pass succeeded.
  */
 
 const repository = resolve(import.meta.dirname, "..");
@@ -80,12 +91,21 @@ function passedOn(): Record<string, string> {
   return kept;
 }
 
+/** Makes the folder of a pass; others may enter it, since servers and clients of other ids use files in it. */
+function passFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), "openshell-run-"));
+  chmodSync(folder, 0o711);
+  mkdirSync(join(folder, "tmp"), { mode: 0o711 });
+  return folder;
+}
+
 async function passAsCaller(mode: Mode, rest: readonly string[]): Promise<Pass> {
-  const folder = mkdtempSync(join(tmpdir(), "openshell-report-"));
+  const folder = passFolder();
   try {
     const reportFile = join(folder, "report.json");
     const startedAt = performance.now();
-    const code = await run(enterCommand(vitestCommand(repository, reportFile, rest)), repository);
+    const env = { ...process.env, TMPDIR: join(folder, "tmp") };
+    const code = await run(enterCommand(vitestCommand(repository, reportFile, rest)), repository, env);
     return summarise(mode, code, reportFile, startedAt);
   } finally {
     rmSync(folder, { recursive: true, force: true });
@@ -114,16 +134,30 @@ async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
   const node = process.execPath.startsWith(`${repository}/`)
     ? join(root, process.execPath.slice(repository.length + 1))
     : process.execPath;
+  const temporary = join(user.home, "tmp");
+  mkdirSync(temporary, { mode: 0o711 });
+  chownSync(temporary, user.uid, user.gid);
   const reportFile = join(user.home, "report.json");
   const [, ...vitest] = vitestCommand(root, reportFile, rest);
   const command = asUserCommand(user, enterCommand([node, ...vitest], user.uid), {
     ...env,
+    TMPDIR: temporary,
     PATH: `${dirname(node)}:${env.PATH ?? "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}`,
   });
   const startedAt = performance.now();
   // cwd is set by vitest's --root; the user may not be able to enter the caller's.
   const code = await run([...prefix, ...command], "/");
   return summarise("user", code, reportFile, startedAt);
+}
+
+/** Brings the build behind `./openshell` up to date, where packages can still be fetched. */
+function prepare(): void {
+  const env = { ...process.env, OPENSHELL_OUT: join(repository, "dist") };
+  const result = spawnSync("sh", [join(repository, "tools", "prepare.sh")], {
+    env,
+    stdio: ["ignore", "ignore", "inherit"],
+  });
+  if (result.status !== 0) throw new Error("the build failed; --no-build runs tests that do not need it");
 }
 
 async function main(args: readonly string[]): Promise<number> {
@@ -139,6 +173,9 @@ async function main(args: readonly string[]): Promise<number> {
   if (!["root", "user", "both"].includes(wanted)) throw new Error("--mode takes root, user or both");
   if (!root && wanted !== "user") throw new Error(`--mode ${wanted} needs root`);
   accessSync(join(repository, "node_modules", "vitest"), constants.R_OK);
+  const build = rest.indexOf("--no-build");
+  if (build >= 0) rest.splice(build, 1);
+  else prepare();
 
   const passes: Pass[] = [];
   if (wanted !== "user") passes.push(await passAsCaller("root", rest));

@@ -36,7 +36,8 @@ function lines(path: string): string[] {
   }
 }
 
-interface ProcessEntry {
+/** A row of the process table. */
+export interface ProcessEntry {
   readonly pid: number;
   readonly parent: number;
   readonly state: string;
@@ -60,18 +61,17 @@ function processTable(): ProcessEntry[] {
   return table;
 }
 
-/** Descendants of the run's subreaper: whatever tests started, daemons included. */
-function processes(): Set<string> {
+/** Descendants of the run's subreaper: whatever tests started, daemons included. Zombies hold nothing and are left out. */
+export function runProcesses(): readonly ProcessEntry[] {
   const reaper = Number(process.env[REAPER_VARIABLE]);
   if (!reaper) throw new Error("no subreaper: run the tests with node tests/run.ts");
   const children = Map.groupBy(processTable(), (entry) => entry.parent);
-  const found = new Set<string>();
+  const found: ProcessEntry[] = [];
   const pending = [reaper];
   for (let pid = pending.pop(); pid !== undefined; pid = pending.pop()) {
     for (const child of children.get(pid) ?? []) {
       pending.push(child.pid);
-      // A zombie holds nothing; its parent has not yet looked.
-      if (child.state !== "Z") found.add(child.description);
+      if (child.state !== "Z") found.push(child);
     }
   }
   return found;
@@ -148,7 +148,7 @@ function files(folders: readonly string[]): Set<string> {
 /** What exists now. `watched` folders are counted file by file. */
 export function takeInventory(watched: readonly string[] = []): Inventory {
   return {
-    processes: processes(),
+    processes: new Set(runProcesses().map((entry) => entry.description)),
     mounts: mounts(),
     cgroups: cgroups(),
     sockets: sockets(),

@@ -24,7 +24,7 @@ let api: TestHost;
 let other: TestHost;
 
 beforeAll(async () => {
-  before = takeInventory([tmpdir()].filter(() => mode === "user"));
+  before = takeInventory([tmpdir()]);
   net = await TestInternet.start();
   api = await net.host("api.example-allowed.com", { repositories: { tool: { "README.md": "hello\n" } } });
   other = await net.host("www.example-other.net", { names: ["alias.example-other.net"] });

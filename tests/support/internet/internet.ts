@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { killGroup, type RunOptions, type RunResult, type SpawnOptions } from "../command.ts";
 import { requireTestNetwork } from "../enter.ts";
+import { TestOpenShell } from "../openshell.ts";
 import { hostAddresses, isIpv6, NAME_SERVER } from "./addresses.ts";
 import { TestAuthority } from "./ca.ts";
 import { type CommandRunner, commandsIn, type PlaceOptions } from "./commands-in.ts";
@@ -27,6 +28,7 @@ export class TestInternet implements AsyncDisposable {
   readonly #commands: CommandRunner;
   readonly #resolvConf: string;
   #nextHost = 0;
+  #openshell: TestOpenShell | undefined;
 
   private constructor(folder: string, authority: TestAuthority, dns: TestNameServer) {
     this.#folder = folder;
@@ -88,6 +90,20 @@ export class TestInternet implements AsyncDisposable {
     return child;
   }
 
+  /**
+   * Runs `openshell ARGS…` as a new user of this internet; its gateway lives until the internet ends. Tests that need
+   * other settings or a second user make their own `TestOpenShell`.
+   */
+  openshell(args: readonly string[], options?: RunOptions): Promise<RunResult> {
+    return this.user.run(args, options);
+  }
+
+  /** Who runs `openshell` here. */
+  get user(): TestOpenShell {
+    this.#openshell ??= TestOpenShell.create(this);
+    return this.#openshell;
+  }
+
   /** The command line that `run` would use, for callers that spawn by themselves (a PTY, a benchmark). */
   command(argv: readonly string[], options?: SpawnOptions & PlaceOptions): readonly string[] {
     return this.#commands.command(argv, options);
@@ -107,14 +123,22 @@ export class TestInternet implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    const problems: unknown[] = [];
+    const attempt = (step: () => unknown) =>
+      Promise.resolve()
+        .then(step)
+        .catch((error) => problems.push(error));
+    await attempt(() => this.#openshell?.[Symbol.asyncDispose]());
     for (const child of this.#children) {
       const gone = new Promise((done) => child.once("exit", done));
-      if (killGroup(child) && child.exitCode === null && child.signalCode === null) await gone;
+      if (killGroup(child)) await gone;
     }
-    await Promise.all([...this.#hosts, this.dns].map((host) => host[Symbol.asyncDispose]()));
-    await dropClientSide();
+    await Promise.all([...this.#hosts, this.dns].map((host) => attempt(() => host[Symbol.asyncDispose]())));
+    await attempt(dropClientSide);
     rmSync(this.#folder, { recursive: true, force: true });
     current = false;
+    if (problems.length === 1) throw problems[0];
+    if (problems.length > 1) throw new AggregateError(problems, "the test internet did not end cleanly");
   }
 }
 

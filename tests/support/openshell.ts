@@ -1,0 +1,128 @@
+import type { ChildProcess } from "node:child_process";
+import { readFileSync } from "node:fs";
+import { resolve } from "node:path";
+import type { RunOptions, RunResult, SpawnOptions } from "./command.ts";
+import { type GatewayConfigOptions, TestHome } from "./home.ts";
+import { runProcesses } from "./leaks.ts";
+
+/** The command that tests run: what a person types. tests/run.ts brings the build behind it up to date first. */
+export const OPENSHELL: readonly string[] = [
+  process.env["OPENSHELL_TEST_COMMAND"] ?? resolve(import.meta.dirname, "../../openshell"),
+];
+
+const STOP_TIMEOUT_MS = 30_000;
+
+/** What this file needs of `TestInternet`. */
+interface Surroundings {
+  readonly caFile: string;
+  readonly dns: { readonly resolvers: readonly string[] };
+  run(argv: readonly string[], options?: RunOptions): Promise<RunResult>;
+  spawn(argv: readonly string[], options?: SpawnOptions): ChildProcess;
+}
+
+export interface OpenShellOptions {
+  /** Added to a gateway.toml that trusts the test internet's CA and asks its name server. */
+  readonly gateway?: GatewayConfigOptions;
+  /** Variables of every command; `undefined` removes one. */
+  readonly env?: SpawnOptions["env"];
+}
+
+/**
+ * `openshell` as somebody uses it who has never used it before, in the test internet. The first command that needs a
+ * gateway starts it. Disposal stops the gateway with its sandboxes, and throws if anything of it is left.
+ */
+export class TestOpenShell implements AsyncDisposable {
+  readonly home: TestHome;
+  readonly #net: Surroundings;
+  readonly #env: NonNullable<SpawnOptions["env"]>;
+  #used = false;
+
+  private constructor(net: Surroundings, home: TestHome, env: NonNullable<SpawnOptions["env"]>) {
+    this.#net = net;
+    this.home = home;
+    this.#env = env;
+  }
+
+  static create(net: Surroundings, options: OpenShellOptions = {}): TestOpenShell {
+    const home = TestHome.create();
+    home.writeGatewayConfig({ caFile: net.caFile, resolvers: net.dns.resolvers, ...options.gateway });
+    return new TestOpenShell(net, home, { ...home.env, ...options.env });
+  }
+
+  /** The environment of its commands. */
+  get env(): NonNullable<SpawnOptions["env"]> {
+    return this.#env;
+  }
+
+  /** Runs `openshell ARGS…` in the home folder. */
+  run(args: readonly string[], options: RunOptions = {}): Promise<RunResult> {
+    this.#used = true;
+    return this.#net.run([...OPENSHELL, ...args], this.#place(options));
+  }
+
+  /** As `run`; throws with both outputs unless it exits 0. */
+  async ok(args: readonly string[], options: RunOptions = {}): Promise<string> {
+    const result = await this.run(args, options);
+    if (result.exitCode === 0) return result.stdout;
+    const how = result.timedOut ? "timed out" : `exit ${result.exitCode ?? result.signal}`;
+    throw new Error(`openshell ${args.join(" ")}: ${how}\n${result.stderr}${result.stdout}`);
+  }
+
+  /** As `ok`, with `-o json`, parsed. */
+  async json<T>(args: readonly string[], options: RunOptions = {}): Promise<T> {
+    return JSON.parse(await this.ok([...args, "-o", "json"], options)) as T;
+  }
+
+  /** Starts `openshell ARGS…`. */
+  spawn(args: readonly string[], options: SpawnOptions = {}): ChildProcess {
+    this.#used = true;
+    return this.#net.spawn([...OPENSHELL, ...args], this.#place(options));
+  }
+
+  /** Pids of processes that carry this home in their environment or arguments: gateway, hosts, commands. */
+  processes(): readonly number[] {
+    const mentions = (path: string) => {
+      try {
+        return readFileSync(path, "latin1").includes(this.home.folder);
+      } catch {
+        return false;
+      }
+    };
+    return runProcesses()
+      .map((entry) => entry.pid)
+      .filter((pid) => pid !== process.pid && (mentions(`/proc/${pid}/environ`) || mentions(`/proc/${pid}/cmdline`)));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    let problem: Error | undefined;
+    if (this.#used && this.processes().length > 0) {
+      const args = ["gateway", "stop", "--sandboxes", "stop"];
+      const result = await this.run(args, { timeoutMs: STOP_TIMEOUT_MS });
+      if (result.exitCode !== 0) {
+        problem = new Error(`openshell ${args.join(" ")}: exit ${result.exitCode ?? result.signal}\n${result.stderr}`);
+      }
+      const left = this.processes();
+      if (left.length > 0) {
+        const names = left.map((pid) => runProcesses().find((entry) => entry.pid === pid)?.description ?? String(pid));
+        problem ??= new Error(`still running after openshell ${args.join(" ")}:\n  ${names.join("\n  ")}`);
+        for (const pid of left) {
+          try {
+            process.kill(pid, "SIGKILL");
+          } catch {
+            // It ended by itself.
+          }
+        }
+      }
+    }
+    try {
+      this.home[Symbol.dispose]();
+    } catch (error) {
+      problem ??= error as Error;
+    }
+    if (problem) throw problem;
+  }
+
+  #place<T extends SpawnOptions>(options: T): T {
+    return { cwd: this.home.path(), ...options, env: { ...this.#env, ...options.env } };
+  }
+}
