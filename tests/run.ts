@@ -13,7 +13,7 @@ import {
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { enterCommand } from "./support/enter.ts";
-import type { Mode } from "./support/modes.ts";
+import type { Mode } from "./support/mode.ts";
 import { asUserCommand, createTestUser } from "./support/user.ts";
 
 /**
@@ -25,6 +25,17 @@ import { asUserCommand, createTestUser } from "./support/user.ts";
  * The programs are built first, since there is no network where the tests run. TMPDIR is a folder of the pass, which
  * is removed with it. The summary lines come last, one a pass. Exit status: 0 when every pass succeeded.
  */
+
+/** Debian package by the command that the tests need of it. */
+const TOOLS: Readonly<Record<string, string>> = {
+  perl: "perl-base",
+  unshare: "util-linux",
+  nsenter: "util-linux",
+  setpriv: "util-linux",
+  ip: "iproute2",
+  git: "git",
+  curl: "curl",
+};
 
 const repository = resolve(import.meta.dirname, "..");
 
@@ -150,6 +161,15 @@ async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
   return summarise("user", code, reportFile, startedAt);
 }
 
+/** Throws, naming what to install, when a tool is missing. */
+function requireTools(names: readonly string[]): void {
+  const present = (name: string) => spawnSync("sh", ["-c", 'command -v "$0"', name]).status === 0;
+  const missing = names.filter((name) => !present(name));
+  if (missing.length === 0) return;
+  const packages = [...new Set(missing.map((name) => TOOLS[name] ?? "passwd"))].join(" ");
+  throw new Error(`missing for the system tests: ${missing.join(", ")}; on Debian: apt-get install ${packages}`);
+}
+
 /** Brings the build behind `./openshell` up to date, where packages can still be fetched. */
 function prepare(): void {
   const env = { ...process.env, OPENSHELL_OUT: join(repository, "dist") };
@@ -172,6 +192,7 @@ async function main(args: readonly string[]): Promise<number> {
   }
   if (!["root", "user", "both"].includes(wanted)) throw new Error("--mode takes root, user or both");
   if (!root && wanted !== "user") throw new Error(`--mode ${wanted} needs root`);
+  requireTools([...Object.keys(TOOLS), ...(root && wanted !== "root" ? ["useradd", "userdel"] : [])]);
   accessSync(join(repository, "node_modules", "vitest"), constants.R_OK);
   const build = rest.indexOf("--no-build");
   if (build >= 0) rest.splice(build, 1);

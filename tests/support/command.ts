@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { mode } from "./modes.ts";
+import { mode } from "./mode.ts";
 
 /**
  * Commands inside the test network: environment, ids and working folder are exactly what the caller says, and output

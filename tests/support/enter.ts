@@ -1,9 +1,11 @@
+import { spawnSync } from "node:child_process";
 import { readlinkSync } from "node:fs";
 
 /**
  * Enters the network namespace of the system tests.
  *
- * Node cannot change its own namespace, so tests/run.ts starts vitest through the command that `enterCommand` builds:
+ * Node cannot change its own namespace, so tests/run.ts starts vitest through the command that `enterCommand` builds
+ * (`node tests/support/enter.ts COMMAND` starts any other):
  *
  * 1. A small subreaper, so that a daemon started by a test stays a descendant of the run (leaks.ts finds it) and
  *    nothing outlives the run.
@@ -62,6 +64,8 @@ exit(($status & 127) ? 128 + ($status & 127) : $status >> 8);
 
 /** Runs in the new namespace: records it, and brings loopback up. */
 const INSIDE = `ip link set lo up || exit 125; ${NETWORK_VARIABLE}=$(readlink /proc/self/ns/net) exec "$@"`;
+/** Mounts were made private first: a peer group that the machine is in would carry them out. */
+const INSIDE_AS_ROOT = `mount --make-rshared / || exit 125; ${INSIDE}`;
 
 /** The command that runs `argv` inside a fresh test network, as `uid`. */
 export function enterCommand(argv: readonly string[], uid: number = process.getuid?.() ?? 0): readonly string[] {
@@ -69,11 +73,11 @@ export function enterCommand(argv: readonly string[], uid: number = process.getu
   if (prctl === undefined) throw new Error(`no prctl number known for ${process.arch}`);
   const namespaces =
     uid === 0
-      ? ["--net", "--mount", "--propagation", "shared"]
+      ? ["--net", "--mount", "--propagation", "private"]
       : ["--user", "--map-current-user", "--keep-caps", "--net"];
   return [
     ...["perl", "-e", SUBREAPER, "--", String(prctl)],
-    ...["unshare", ...namespaces, "--", "sh", "-c", INSIDE, "sh", ...argv],
+    ...["unshare", ...namespaces, "--", "sh", "-c", uid === 0 ? INSIDE_AS_ROOT : INSIDE, "sh", ...argv],
   ];
 }
 
@@ -86,4 +90,11 @@ export function insideTestNetwork(): boolean {
 export function requireTestNetwork(): void {
   if (insideTestNetwork()) return;
   throw new Error("not inside a test network; run system tests with: node tests/run.ts [--mode root|user] [files]");
+}
+
+// node tests/support/enter.ts COMMAND [ARGUMENT…]: for benchmarks and for looking around by hand.
+if (import.meta.main) {
+  const [program, ...rest] = enterCommand(process.argv.slice(2));
+  const { status, signal } = spawnSync(program!, rest, { stdio: "inherit" });
+  process.exitCode = signal === null ? (status ?? 1) : 128;
 }

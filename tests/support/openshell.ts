@@ -25,6 +25,8 @@ export interface OpenShellOptions {
   readonly gateway?: GatewayConfigOptions;
   /** Variables of every command; `undefined` removes one. */
   readonly env?: SpawnOptions["env"];
+  /** In place of `OPENSHELL`: another build, say. */
+  readonly command?: readonly string[];
 }
 
 /**
@@ -35,18 +37,20 @@ export class TestOpenShell implements AsyncDisposable {
   readonly home: TestHome;
   readonly #net: Surroundings;
   readonly #env: NonNullable<SpawnOptions["env"]>;
+  readonly #command: readonly string[];
   #used = false;
 
-  private constructor(net: Surroundings, home: TestHome, env: NonNullable<SpawnOptions["env"]>) {
+  private constructor(net: Surroundings, home: TestHome, options: OpenShellOptions) {
     this.#net = net;
     this.home = home;
-    this.#env = env;
+    this.#env = { ...home.env, ...options.env };
+    this.#command = options.command ?? OPENSHELL;
   }
 
   static create(net: Surroundings, options: OpenShellOptions = {}): TestOpenShell {
     const home = TestHome.create();
     home.writeGatewayConfig({ caFile: net.caFile, resolvers: net.dns.resolvers, ...options.gateway });
-    return new TestOpenShell(net, home, { ...home.env, ...options.env });
+    return new TestOpenShell(net, home, options);
   }
 
   /** The environment of its commands. */
@@ -57,7 +61,7 @@ export class TestOpenShell implements AsyncDisposable {
   /** Runs `openshell ARGS…` in the home folder. */
   run(args: readonly string[], options: RunOptions = {}): Promise<RunResult> {
     this.#used = true;
-    return this.#net.run([...OPENSHELL, ...args], this.#place(options));
+    return this.#net.run([...this.#command, ...args], this.#place(options));
   }
 
   /** As `run`; throws with both outputs unless it exits 0. */
@@ -76,7 +80,7 @@ export class TestOpenShell implements AsyncDisposable {
   /** Starts `openshell ARGS…`. */
   spawn(args: readonly string[], options: SpawnOptions = {}): ChildProcess {
     this.#used = true;
-    return this.#net.spawn([...OPENSHELL, ...args], this.#place(options));
+    return this.#net.spawn([...this.#command, ...args], this.#place(options));
   }
 
   /** Pids of processes that carry this home in their environment or arguments: gateway, hosts, commands. */
