@@ -63,16 +63,22 @@ function vitestCommand(root: string, reportFile: string, rest: readonly string[]
   return [process.execPath, vitest, "run", ...options, ...rest];
 }
 
-function run(argv: readonly string[], cwd: string, env?: NodeJS.ProcessEnv): Promise<number> {
+/** Aborted by the first SIGINT or SIGTERM: the pass that runs ends, with its clean-up, and no further one starts. */
+const interruption = new AbortController();
+
+function run(argv: readonly string[], cwd: string, env: NodeJS.ProcessEnv): Promise<number> {
   return new Promise((done, fail) => {
-    const child = spawn(argv[0]!, argv.slice(1), { cwd, stdio: "inherit", env: env ?? process.env });
-    // The terminal sends its signals to the child as well; this process waits for it, to clean up.
-    const ignore = () => {};
-    const forward = () => child.kill("SIGTERM");
-    process.on("SIGINT", ignore).on("SIGTERM", forward);
+    const child = spawn(argv[0]!, argv.slice(1), { cwd, stdio: "inherit", env });
+    // The terminal sends SIGINT to the child as well; this process only waits, to clean up.
+    const interrupt = () => interruption.abort();
+    const terminate = () => {
+      interruption.abort();
+      child.kill("SIGTERM");
+    };
+    process.on("SIGINT", interrupt).on("SIGTERM", terminate);
     child.on("error", fail);
     child.on("close", (code) => {
-      process.off("SIGINT", ignore).off("SIGTERM", forward);
+      process.off("SIGINT", interrupt).off("SIGTERM", terminate);
       done(code ?? 128);
     });
   });
@@ -157,7 +163,7 @@ async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
   });
   const startedAt = performance.now();
   // cwd is set by vitest's --root; the user may not be able to enter the caller's.
-  const code = await run([...prefix, ...command], "/");
+  const code = await run([...prefix, ...command], "/", process.env);
   return summarise("user", code, reportFile, startedAt);
 }
 
@@ -200,7 +206,8 @@ async function main(args: readonly string[]): Promise<number> {
 
   const passes: Pass[] = [];
   if (wanted !== "user") passes.push(await passAsCaller("root", rest));
-  if (wanted !== "root") passes.push(root ? await passAsNewUser(rest) : await passAsCaller("user", rest));
+  if (wanted !== "root" && !interruption.signal.aborted)
+    passes.push(root ? await passAsNewUser(rest) : await passAsCaller("user", rest));
   for (const pass of passes) console.log(pass.line);
   return passes.every((pass) => pass.ok) ? 0 : 1;
 }

@@ -15,6 +15,9 @@ export interface TestUser extends Disposable {
 const FIRST_UID = 30_000;
 const LAST_UID = 39_999;
 
+/** useradd itself waits for the lock of the account database, some seconds each time. */
+const ACCOUNT_ATTEMPTS = 5;
+
 /** The first uid from `FIRST_UID` that is no one's and has no process. */
 function freeUid(): number {
   const taken = new Set<number>();
@@ -34,16 +37,22 @@ function freeUid(): number {
  * Needs root and useradd. Disposal removes the account and the home.
  */
 export function createTestUser(): TestUser {
-  const uid = freeUid();
-  const name = `openshell-t${uid}`;
   const home = mkdtempSync(join(tmpdir(), "openshell-user-"));
   // --system leaves out subordinate ids, mail and ageing; the home folder is made here, with the right mode.
-  const options = ["--system", "--user-group", "--no-create-home", "--shell", "/bin/sh", "--uid", String(uid)];
-  try {
-    execFileSync("useradd", [...options, "--home-dir", home, name], { stdio: ["ignore", "pipe", "pipe"] });
-  } catch (cause) {
-    rmSync(home, { recursive: true, force: true });
-    throw new Error("could not create the unprivileged test user with useradd", { cause });
+  const options = ["--system", "--user-group", "--no-create-home", "--shell", "/bin/sh", "--home-dir", home];
+  let uid = 0;
+  let name = "";
+  for (let attempt = 1; name === ""; attempt++) {
+    uid = freeUid();
+    try {
+      execFileSync("useradd", [...options, "--uid", String(uid), `openshell-t${uid}`], { stdio: "pipe" });
+      name = `openshell-t${uid}`;
+    } catch (cause) {
+      // Another run may have taken the uid, or hold the lock of the database, since it was found free.
+      if (attempt < ACCOUNT_ATTEMPTS) continue;
+      rmSync(home, { recursive: true, force: true });
+      throw new Error("could not create the unprivileged test user with useradd", { cause });
+    }
   }
   const gid = Number(execFileSync("id", ["-g", name], { encoding: "utf8" }));
   chmodSync(home, 0o700);

@@ -151,6 +151,17 @@ describe("isolation", () => {
     expect(now.echoRequests - start.echoRequests).toBe(0);
   });
 
+  test("an ICMP echo request is counted", async () => {
+    const start = api.packets();
+    // Type 8, code 0, checksum, identifier 1, sequence 1.
+    const send = `use Socket; socket(my $s, AF_INET, SOCK_RAW, 1) or die $!;
+      send($s, pack("CCnnn", 8, 0, 0xf7fd, 1, 1), 0, pack_sockaddr_in(0, inet_aton($ARGV[0]))) or die $!;`;
+    const argv = ["perl", "-e", send, api.ipv4];
+    expect(await net.run(argv, { privileges: "harness" })).toMatchObject({ exitCode: 0, stderr: "" });
+    await expect.poll(() => api.packets().echoRequests - start.echoRequests).toBe(1);
+    expectPerMode((await net.run(argv)).exitCode === 0, { root: true, user: false });
+  });
+
   test("nothing sent means nothing counted, IPv4 and IPv6", async () => {
     const quiet = await net.host("quiet.example-other.net", { services: [{ kind: "silent", port: 443 }] });
     const start = quiet.packets();
@@ -411,6 +422,20 @@ describe("leaks", () => {
     }
     await expectNoLeaks(start);
   });
+});
+
+test("a mount left behind is named, where the product may mount at all", async () => {
+  const folder = mkdtempSync(join(tmpdir(), "openshell-mount-"));
+  const start = takeInventory();
+  try {
+    const mounted = (await net.run(["mount", "-t", "tmpfs", "none", folder])).exitCode === 0;
+    expectPerMode(mounted, { root: true, user: false });
+    const leaks = leaksSince(start);
+    expectPerMode(leaks, { root: [expect.stringContaining(`/ on ${folder}`)], user: [] });
+    if (mounted) await runOk(["umount", folder]);
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });
 
 function expectedName(): RegExp {
