@@ -1,0 +1,130 @@
+import { RuntimeError } from "@openshell/base";
+import { ByteWriter } from "./bytes.ts";
+import type { IdRange, LaunchPlan, PlanNetwork, RootStep } from "./plan.ts";
+
+/** Version of the plan's layout; launcher and gateway come from one build, so they must be equal. */
+export const PLAN_VERSION = 1;
+/** "OSHP", little endian. */
+const PLAN_MAGIC = 0x5048534f;
+/** Limits of native/init/common.h, checked here first because the error can say more. */
+export const PLAN_LIMITS = {
+  bytes: 8 << 20,
+  steps: 512,
+  ranges: 16,
+  routes: 64,
+  ports: 128,
+  cgroups: 16,
+  socketPathBytes: 100,
+} as const;
+
+const FREEZERS = { signals: 0, v1: 1, v2: 2 } as const;
+const MODES = { sk_lookup: 1, nft: 2, listener_per_port: 3 } as const;
+const STEPS = {
+  tmpfs: 1,
+  directory: 2,
+  file: 3,
+  symlink: 4,
+  bind: 5,
+  volume: 6,
+  proc: 7,
+  dev: 8,
+  seal: 9,
+} as const;
+
+function refuse(message: string): never {
+  throw new RuntimeError("launch_plan_invalid", `The launch plan cannot be encoded: ${message}`);
+}
+
+function atMost(what: string, count: number, limit: number): void {
+  if (count > limit) refuse(`${what}: ${count}, at most ${limit}`);
+}
+
+/** Bytes for the launcher's standard input. Layout: native/init/plan.c reads the same fields in the same order. */
+export function encodePlan(plan: LaunchPlan): Buffer {
+  atMost("root steps", plan.root.length, PLAN_LIMITS.steps);
+  atMost("routes", plan.network.routes.length, PLAN_LIMITS.routes);
+  atMost("ports", plan.network.ports.length, PLAN_LIMITS.ports);
+  atMost("cgroups", plan.cgroupProcs.length, PLAN_LIMITS.cgroups);
+  atMost("socket path bytes", Buffer.byteLength(plan.controlSocket), PLAN_LIMITS.socketPathBytes);
+  if (plan.nonce.length !== 32) refuse("the nonce must have 32 bytes");
+  if (plan.identity.uid === 0 || plan.identity.gid === 0) refuse("the agent cannot have uid or gid 0");
+  if (!plan.controlSocket.startsWith(`${plan.controlFolder}/`)) refuse("the control socket must be in its folder");
+  const first = plan.root[0];
+  if (first?.kind !== "tmpfs" || first.target !== "/") refuse("the first root step must be a tmpfs on /");
+
+  const w = new ByteWriter();
+  w.u32(PLAN_MAGIC).u32(PLAN_VERSION);
+  w.string(plan.sandboxId).u64(plan.generation).bytes(plan.nonce);
+  w.string(plan.controlFolder).string(plan.controlSocket);
+  w.u32(plan.identity.uid).u32(plan.identity.gid);
+  writeRanges(w, plan.identity.uidMap);
+  writeRanges(w, plan.identity.gidMap);
+  w.flag(plan.identity.denySetgroups).string(plan.hostname);
+  w.u32(plan.cgroupProcs.length);
+  for (const path of plan.cgroupProcs) w.string(path);
+  w.u8(FREEZERS[plan.freezer.kind]).string(plan.freezer.folder);
+  w.u32(plan.root.length);
+  for (const step of plan.root) writeStep(w, step);
+  writeNetwork(w, plan.network);
+  w.u64(BigInt(plan.orphanLimitMs));
+  const bytes = w.finish();
+  atMost("bytes", bytes.length, PLAN_LIMITS.bytes);
+  return bytes;
+}
+
+function writeRanges(w: ByteWriter, ranges: readonly IdRange[]): void {
+  if (ranges.length === 0) refuse("an id map needs at least one row");
+  atMost("id map rows", ranges.length, PLAN_LIMITS.ranges);
+  w.u32(ranges.length);
+  for (const range of ranges) w.u32(range.inside).u32(range.outside).u32(range.count);
+}
+
+function writeStep(w: ByteWriter, step: RootStep): void {
+  if (!step.target.startsWith("/")) refuse(`target ${JSON.stringify(step.target)} is not absolute`);
+  w.u8(STEPS[step.kind]).string(step.target);
+  switch (step.kind) {
+    case "tmpfs":
+      w.u32(step.mode).u64(step.sizeBytes).flag(step.noexec);
+      w.flag(step.owner === "agent");
+      return;
+    case "directory":
+      w.u32(step.mode).flag(step.owner === "agent");
+      return;
+    case "file":
+      w.u32(step.mode).bytes(step.content);
+      return;
+    case "symlink":
+      w.string(step.to);
+      return;
+    case "bind":
+      w.string(step.source);
+      w.flag(step.readOnly).flag(step.recursive).flag(step.optional).flag(step.noexec);
+      return;
+    case "volume":
+      w.string(step.source).flag(step.readOnly);
+      w.flag(step.idmap !== undefined)
+        .u32(step.idmap?.hostUid ?? 0)
+        .u32(step.idmap?.hostGid ?? 0);
+      return;
+    case "proc":
+    case "dev":
+    case "seal":
+      return;
+  }
+}
+
+function writeNetwork(w: ByteWriter, network: PlanNetwork): void {
+  if (network.mode === "sk_lookup" && network.skLookup === undefined) refuse("sk_lookup mode without its program");
+  if (network.mode === "nft" && network.nft === undefined) refuse("nft mode without its batch");
+  if (network.mode === "listener_per_port" && network.ports.length === 0) refuse("listener_per_port without a port");
+  w.u8(MODES[network.mode]).u32(network.routes.length);
+  for (const route of network.routes) w.flag(route.optional).bytes(route.message);
+  w.bytes(network.skLookup?.program ?? new Uint8Array());
+  const fixups = network.skLookup?.mapFixups ?? [];
+  atMost("map fix-ups", fixups.length, 8);
+  w.u32(fixups.length);
+  for (const index of fixups) w.u32(index);
+  w.bytes(network.nft ?? new Uint8Array());
+  w.u32(network.ports.length);
+  for (const port of network.ports) w.u16(port);
+}
