@@ -83,6 +83,13 @@ export class BoundedQueue<T> implements AsyncIterableIterator<T> {
     return Promise.resolve({ done: true, value: undefined });
   }
 
+  /** Connect aborts a request's message stream with this. */
+  throw(reason: unknown): Promise<IteratorResult<T>> {
+    this.#items.length = 0;
+    this.end();
+    return Promise.reject(reason);
+  }
+
   [Symbol.asyncIterator](): this {
     return this;
   }

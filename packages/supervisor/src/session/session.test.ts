@@ -1,0 +1,331 @@
+import { create, fromBinary } from "@bufbuild/protobuf";
+import { ExecSandboxEventSchema } from "@openshell/api";
+import {
+  AttachSandboxSchema,
+  ConfigApplyOutcome,
+  RelayKind,
+  WorkloadLayoutSchema,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
+import { systemClock } from "@openshell/base";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
+import { NO_CREDENTIALS } from "../egress/credential-source.ts";
+import { GatewayLink } from "../host/link.ts";
+import { LogPusher } from "../logs/log-pusher.ts";
+import { SandboxLog } from "../logs/sandbox-log.ts";
+import { FakeBoundary } from "../testing/fake-boundary.ts";
+import { FakeGateway, type FakeRelay, type FakeSession } from "../testing/fake-gateway.ts";
+import { SandboxSupervisor, type SupervisorEnd } from "./supervisor.ts";
+import { Workload } from "./workload.ts";
+
+const layout = create(WorkloadLayoutSchema, {
+  home: "/tmp",
+  workingDirectory: "/tmp",
+  uid: 1000,
+  gid: 1000,
+  environment: { PATH: "/usr/bin:/bin", SHELL: "/bin/sh" },
+});
+
+/** Policies with version 99 count as unusable. */
+const compile: ConfigurationCompiler = async (config, environment) =>
+  config.policyVersion === 99
+    ? { ok: false, code: "invalid_policy", message: "no good", next: "repair it" }
+    : {
+        ok: true,
+        configuration: {
+          policy: undefined as never,
+          credentials: NO_CREDENTIALS,
+          childEnvironment: Object.fromEntries(environment.values.map(({ name }) => [name, `placeholder-${name}`])),
+        },
+      };
+
+const config = (revision: string, policyVersion = 1) => ({
+  configRevision: revision,
+  policyVersion,
+  policyHash: "h",
+  policy: create(SandboxPolicySchema, { version: 1 }),
+  providerRevision: "p1",
+});
+
+describe("supervisor session", () => {
+  let gateway: FakeGateway;
+  let boundary: FakeBoundary;
+  let supervisor: SandboxSupervisor;
+  let published: CompiledConfiguration[];
+  let end: Promise<SupervisorEnd>;
+
+  beforeEach(async () => {
+    gateway = await FakeGateway.start();
+    boundary = new FakeBoundary();
+    published = [];
+    const assignment = create(AttachSandboxSchema, {
+      sandboxId: "sandbox-1",
+      generation: 1n,
+      token: { sandboxId: "sandbox-1", token: "token-1", epoch: 1n },
+      local: { layout },
+    });
+    const pusher = new LogPusher();
+    const log = new SandboxLog(pusher, systemClock);
+    const workload = new Workload({
+      assignment,
+      layout,
+      boundary,
+      clock: systemClock,
+      log,
+      compile,
+      restrictions: async () => ({ landlock: undefined, seccomp: new Uint8Array(), rlimits: [], umask: 0o022 }),
+      egress: {
+        start: async () => {},
+        publish: (configuration) => void published.push(configuration),
+        [Symbol.asyncDispose]: async () => {},
+      },
+    });
+    supervisor = new SandboxSupervisor({
+      assignment,
+      link: new GatewayLink(gateway.socketPath),
+      clock: systemClock,
+      log,
+      pusher,
+      boundary,
+      workload,
+    });
+    end = supervisor.run();
+  });
+  afterEach(async () => {
+    await supervisor[Symbol.asyncDispose]();
+    await gateway[Symbol.asyncDispose]();
+  });
+
+  async function nextSession(): Promise<FakeSession> {
+    return (await gateway.sessions.next()).value;
+  }
+  async function accept(
+    command: readonly string[] = ["/bin/sh", "-c", "sleep 60"],
+    awaitAttachment = false,
+  ): Promise<FakeSession> {
+    const session = await nextSession();
+    expect(await session.expect("hello")).toMatchObject({
+      sandboxId: "sandbox-1",
+      firstStart: true,
+      imagePolicy: { case: "missing" },
+    });
+    session.send({
+      message: { case: "candidate", value: { candidateId: "c1", policyHash: "h", policy: config("1").policy } },
+    });
+    expect(await session.expect("prepared")).toMatchObject({ candidateId: "c1", result: { case: "unchanged" } });
+    session.send({
+      message: {
+        case: "accepted",
+        value: {
+          sessionId: "s1",
+          sandboxConfig: config("1"),
+          providerEnvironment: { providerRevision: "p1", values: [{ name: "KEY", value: "real secret" }] },
+          mainProcess: { command: [...command], awaitAttachment },
+        },
+      },
+    });
+    return session;
+  }
+  async function running(command?: readonly string[], awaitAttachment?: boolean): Promise<FakeSession> {
+    const session = await accept(command, awaitAttachment);
+    await session.expect("bootstrapResult");
+    await session.expect("ready");
+    return session;
+  }
+  async function relay(session: FakeSession, kind: RelayKind): Promise<FakeRelay> {
+    session.send({ message: { case: "relayOpen", value: { relayId: "r1", kind } } });
+    const opened = (await gateway.relays.next()).value as FakeRelay;
+    expect((await opened.up.next()).value.message).toMatchObject({
+      case: "hello",
+      value: { relayId: "r1", sandboxId: "sandbox-1" },
+    });
+    return opened;
+  }
+  async function events(
+    opened: FakeRelay,
+  ): Promise<{ out: string; err: string; exit: number | undefined; failure: string | undefined }> {
+    const seen = { out: "", err: "", exit: undefined as number | undefined, failure: undefined as string | undefined };
+    for (;;) {
+      const { done, value } = await opened.up.next();
+      if (done) return seen;
+      if (value.message.case === "failure") seen.failure = value.message.value.code;
+      if (value.message.case !== "execEvent") continue;
+      const event = fromBinary(ExecSandboxEventSchema, value.message.value).payload;
+      if (event.case === "stdout") seen.out += Buffer.from(event.value.data).toString();
+      if (event.case === "stderr") seen.err += Buffer.from(event.value.data).toString();
+      if (event.case === "exit") {
+        seen.exit = event.value.exitCode;
+        opened.down.end();
+      }
+    }
+  }
+
+  it("starts the workload only after the acceptance, under confirmed restrictions", async () => {
+    const session = await nextSession();
+    await session.expect("hello");
+    session.send({ message: { case: "candidate", value: { candidateId: "c1", policyHash: "h" } } });
+    await session.expect("prepared");
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    expect(boundary.confirmed).toBeUndefined();
+    expect(published).toHaveLength(0);
+  });
+  it("answers an acceptance with both revisions and reports ready with the isolation in force", async () => {
+    const session = await accept();
+    expect(await session.expect("bootstrapResult")).toMatchObject({
+      sessionId: "s1",
+      sandboxConfig: { outcome: ConfigApplyOutcome.APPLIED, appliedRevision: "1" },
+      providerEnvironment: { outcome: ConfigApplyOutcome.APPLIED, appliedRevision: "p1" },
+    });
+    const ready = await session.expect("ready");
+    expect(ready.workloadIdentity).toBe("1000:1000");
+    expect(ready.isolation?.layers.map(({ name }) => name)).toEqual(["fake", "landlock"]);
+  });
+  it("starts nothing when the accepted configuration cannot be enforced", async () => {
+    const session = await nextSession();
+    await session.expect("hello");
+    session.send({
+      message: {
+        case: "accepted",
+        value: {
+          sessionId: "s1",
+          sandboxConfig: config("1", 99),
+          providerEnvironment: { providerRevision: "p1" },
+          mainProcess: { command: ["true"] },
+        },
+      },
+    });
+    expect(await session.expect("bootstrapResult")).toMatchObject({
+      sandboxConfig: { outcome: ConfigApplyOutcome.FAILED_CLOSED, failure: { code: "invalid_policy" } },
+    });
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    expect(boundary.confirmed).toBeUndefined();
+  });
+  it("reports the exact end of the main process, after its output", async () => {
+    const session = await running(["/bin/sh", "-c", "echo last words; exit 7"]);
+    expect((await session.expect("mainExit")).status).toEqual({ case: "exitCode", value: 7 });
+  });
+  it("gives an awaited attachment everything the main process wrote, then its exit", async () => {
+    const session = await running(["/bin/sh", "-c", "echo out; echo err >&2; exit 3"], true);
+    const opened = await relay(session, RelayKind.ATTACH);
+    opened.send({ message: { case: "attach", value: { stdin: true } } });
+    expect(await events(opened)).toEqual({ out: "out\n", err: "err\n", exit: 3, failure: undefined });
+  });
+  it("runs a command with stdin, environment, placeholder and exact code", async () => {
+    const session = await running();
+    const opened = await relay(session, RelayKind.EXEC);
+    opened.send({
+      message: {
+        case: "exec",
+        value: {
+          command: ["/bin/sh", "-c", 'read x; echo "$x $A $KEY"; exit 42'],
+          noLoginShell: true,
+          environment: { A: "b c" },
+        },
+      },
+    });
+    opened.send({ message: { case: "stdin", value: Buffer.from("hello\n") } });
+    opened.send({ message: { case: "stdinClosed", value: {} } });
+    expect(await events(opened)).toEqual({ out: "hello b c placeholder-KEY\n", err: "", exit: 42, failure: undefined });
+  });
+  it("reports 124 and ends the whole group at the timeout", async () => {
+    const session = await running();
+    const opened = await relay(session, RelayKind.EXEC);
+    opened.send({
+      message: {
+        case: "exec",
+        value: {
+          command: ["/bin/sh", "-c", "sleep 30 & sleep 30"],
+          noLoginShell: true,
+          timeout: { seconds: 0n, nanos: 200_000_000 },
+        },
+      },
+    });
+    expect(await events(opened)).toMatchObject({ exit: 124 });
+  });
+  it("answers a command that cannot start with a failure, never with a code", async () => {
+    const session = await running();
+    const opened = await relay(session, RelayKind.EXEC);
+    opened.send({ message: { case: "exec", value: { command: [], noLoginShell: true } } });
+    expect(await events(opened)).toMatchObject({ exit: undefined, failure: "empty_command" });
+  });
+  it("applies a newer snapshot, ignores one that went back, keeps the last good one", async () => {
+    const session = await running();
+    session.send({
+      message: {
+        case: "update",
+        value: { updateId: "u1", sequence: 2n, component: { case: "sandboxConfig", value: config("2") } },
+      },
+    });
+    expect(await session.expect("updateResult")).toMatchObject({
+      updateId: "u1",
+      result: { outcome: ConfigApplyOutcome.APPLIED, appliedRevision: "2" },
+    });
+    session.send({
+      message: {
+        case: "update",
+        value: { updateId: "u2", sequence: 1n, component: { case: "sandboxConfig", value: config("3") } },
+      },
+    });
+    session.send({
+      message: {
+        case: "update",
+        value: { updateId: "u3", sequence: 3n, component: { case: "sandboxConfig", value: config("4", 99) } },
+      },
+    });
+    expect(await session.expect("updateResult")).toMatchObject({
+      updateId: "u3",
+      result: {
+        outcome: ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD,
+        appliedRevision: "2",
+        failure: { code: "invalid_policy" },
+      },
+    });
+    expect(published).toHaveLength(2);
+  });
+  it("answers an unchanged snapshot as duplicate and publishes nothing", async () => {
+    const session = await running();
+    session.send({
+      message: {
+        case: "update",
+        value: { updateId: "u1", sequence: 1n, component: { case: "sandboxConfig", value: config("1") } },
+      },
+    });
+    expect(await session.expect("updateResult")).toMatchObject({
+      result: { outcome: ConfigApplyOutcome.IGNORED_DUPLICATE },
+    });
+    expect(published).toHaveLength(1);
+  });
+  it("reconnects after the gateway died, without preparing again, and thaws the workload", async () => {
+    await running();
+    gateway.cut();
+    const session = await nextSession();
+    expect(await session.expect("hello")).toMatchObject({
+      firstStart: false,
+      connectionEpoch: 2n,
+      imagePolicy: { case: undefined },
+    });
+    session.send({
+      message: {
+        case: "accepted",
+        value: { sessionId: "s2", sandboxConfig: config("1"), providerEnvironment: { providerRevision: "p1" } },
+      },
+    });
+    await session.expect("bootstrapResult");
+    await session.expect("ready");
+    expect(boundary.thawed).toBe(1);
+  });
+  it("stops for good when the gateway rejects the session", async () => {
+    const session = await nextSession();
+    await session.expect("hello");
+    session.send({
+      message: { case: "rejected", value: { failure: { code: "stale", message: "a newer generation runs" } } },
+    });
+    expect(await end).toEqual({ kind: "rejected", reason: "a newer generation runs" });
+  });
+  it("ends the sandbox when told", async () => {
+    const session = await running();
+    session.send({ message: { case: "end", value: { reason: "stop" } } });
+    expect(await end).toMatchObject({ kind: "sandbox_ended" });
+  });
+});

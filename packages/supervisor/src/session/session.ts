@@ -1,0 +1,291 @@
+import { create } from "@bufbuild/protobuf";
+import { timestampFromMs } from "@bufbuild/protobuf/wkt";
+import {
+  BootstrapResultSchema,
+  ConfigComponent,
+  type ConfigUpdate,
+  ConfigUpdateResultSchema,
+  FailureSchema,
+  ImagePolicyMissingSchema,
+  IsolationLayerSchema,
+  IsolationReportSchema,
+  type MainProcessExit,
+  MainProcessExitSchema,
+  PolicyUnchangedSchema,
+  RuntimeReadySchema,
+  SandboxEndedSchema,
+  type SessionAccepted,
+  type StartupConfigCandidate,
+  StartupConfigPreparedSchema,
+  type SupervisorDownlink,
+  SupervisorHelloSchema,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { type Clock, describeError, RuntimeError } from "@openshell/base";
+import type { Boundary, ExitStatus } from "@openshell/boundary";
+import { downlinkFrames, RelayChannel } from "../exec/relay.ts";
+import { type GatewayLink, SANDBOX_TOKEN_HEADER } from "../host/link.ts";
+import { Limits } from "../limits.ts";
+import type { LogPusher } from "../logs/log-pusher.ts";
+import type { SandboxLog } from "../logs/sandbox-log.ts";
+import { Uplink } from "./uplink.ts";
+import type { Workload } from "./workload.ts";
+
+export interface SessionIdentity {
+  readonly sandboxId: string;
+  readonly generation: bigint;
+  readonly instanceId: string;
+  readonly connectionEpoch: bigint;
+  readonly workloadIdentity: string;
+  /** The current token; replaced while a session lives, read at each dial. */
+  token(): { readonly token: string; readonly epoch: bigint };
+}
+
+export interface SessionDeps {
+  readonly identity: SessionIdentity;
+  readonly link: GatewayLink;
+  readonly boundary: Boundary;
+  readonly workload: Workload;
+  readonly clock: Clock;
+  readonly log: SandboxLog;
+  readonly pusher: LogPusher;
+  /** Driver layers, which the report starts with. */
+  readonly driverLayers: readonly { readonly name: string; readonly enforced: boolean; readonly detail: string }[];
+}
+
+/** Why a session ended: the gateway rejected it for good, or the connection did. */
+export type SessionEnd =
+  | { readonly kind: "rejected"; readonly reason: string }
+  | { readonly kind: "lost"; readonly error: unknown }
+  | { readonly kind: "ended" };
+
+/**
+ * One ConnectSupervisor stream from hello to its end. Messages are handled one after the other, so nothing overtakes an
+ * acceptance; relays run beside it.
+ */
+export class Session {
+  readonly #deps: SessionDeps;
+  readonly #uplink = new Uplink();
+  /** Highest sequence seen, by component. */
+  readonly #watermarks = new Map<ConfigComponent, bigint>();
+  #relays = 0;
+  #accepted = false;
+
+  constructor(deps: SessionDeps) {
+    this.#deps = deps;
+  }
+
+  /** Runs until the stream ends; `signal` ends it from this side. */
+  async run(signal: AbortSignal): Promise<SessionEnd> {
+    const { identity, link, pusher } = this.#deps;
+    const { token, epoch } = identity.token();
+    const firstStart = this.#deps.boundary.state === "fresh" && this.#deps.workload.main === undefined;
+    this.#uplink.send({
+      case: "hello",
+      value: create(SupervisorHelloSchema, {
+        protocolRevision: Limits.protocolRevision,
+        sandboxId: identity.sandboxId,
+        generation: identity.generation,
+        epoch,
+        instanceId: identity.instanceId,
+        connectionEpoch: identity.connectionEpoch,
+        firstStart,
+        // A root made of the host's system folders carries no policy of its own.
+        imagePolicy: firstStart ? { case: "missing", value: create(ImagePolicyMissingSchema) } : { case: undefined },
+      }),
+    });
+    try {
+      const stream = link.sessions.connectSupervisor(this.#uplink.messages, {
+        signal,
+        headers: { [SANDBOX_TOKEN_HEADER]: token },
+      });
+      for await (const message of stream) {
+        const end = await this.#handle(message, firstStart, signal);
+        if (end !== undefined) return end;
+      }
+      return { kind: "lost", error: new RuntimeError("session_closed", "the gateway closed the session") };
+    } catch (error) {
+      return signal.aborted ? { kind: "ended" } : { kind: "lost", error };
+    } finally {
+      pusher.connect(undefined);
+      this.#uplink.end();
+    }
+  }
+
+  async #handle(
+    downlink: SupervisorDownlink,
+    firstStart: boolean,
+    signal: AbortSignal,
+  ): Promise<SessionEnd | undefined> {
+    const { message } = downlink;
+    switch (message.case) {
+      case "candidate":
+        if (!firstStart || this.#accepted)
+          throw new RuntimeError("unexpected_candidate", "a start-up candidate came outside a first start");
+        this.#prepare(message.value);
+        return undefined;
+      case "accepted":
+        if (this.#accepted) throw new RuntimeError("accepted_twice", "the gateway accepted one session twice");
+        return this.#accept(message.value, firstStart);
+      case "rejected":
+        return { kind: "rejected", reason: message.value.failure?.message ?? "no reason given" };
+      case "update":
+        if (!this.#accepted)
+          throw new RuntimeError("update_before_acceptance", "a configuration update came before the acceptance");
+        await this.#update(message.value);
+        return undefined;
+      case "relayOpen":
+        this.#relay(message.value.relayId, signal);
+        return undefined;
+      case "mainExitRecorded":
+        await this.#deps.workload.main?.acknowledgeExit();
+        return undefined;
+      case "end": {
+        const grace = message.value.grace;
+        const milliseconds = grace === undefined ? 0 : Number(grace.seconds) * 1000 + grace.nanos / 1e6;
+        void this.#deps.boundary
+          .terminate(milliseconds)
+          .catch((error: unknown) => this.#deps.log.error(`ending the sandbox failed: ${describeError(error)}`));
+        return undefined;
+      }
+      default:
+        return undefined;
+    }
+  }
+
+  /** The candidate's filesystem paths hold as they are in a root of system folders: nothing to enrich. */
+  #prepare(candidate: StartupConfigCandidate): void {
+    this.#uplink.send({
+      case: "prepared",
+      value: create(StartupConfigPreparedSchema, {
+        candidateId: candidate.candidateId,
+        policyHash: candidate.policyHash,
+        result: { case: "unchanged", value: create(PolicyUnchangedSchema) },
+      }),
+    });
+  }
+
+  async #accept(accepted: SessionAccepted, firstStart: boolean): Promise<SessionEnd | undefined> {
+    const { workload, boundary, clock, pusher } = this.#deps;
+    const { sandboxConfig, providerEnvironment } = accepted;
+    if (sandboxConfig === undefined || providerEnvironment === undefined) {
+      throw new RuntimeError("incomplete_acceptance", "the acceptance lacks a component");
+    }
+    this.#accepted = true;
+    pusher.connect((batch) => this.#uplink.send({ case: "logs", value: batch }));
+    const outcome = await workload.bootstrap(sandboxConfig, providerEnvironment);
+    this.#uplink.send({
+      case: "bootstrapResult",
+      value: create(BootstrapResultSchema, {
+        sessionId: accepted.sessionId,
+        sandboxConfig: outcome.sandboxConfig,
+        providerEnvironment: outcome.providerEnvironment,
+      }),
+    });
+    // A configuration that cannot be applied starts nothing and thaws nothing: the gateway decides what comes next.
+    if (!outcome.accepted) return undefined;
+    if (firstStart) {
+      if (accepted.mainProcess === undefined)
+        throw new RuntimeError("main_process_missing", "the acceptance of a first start names no main process");
+      try {
+        await workload.startFirst(accepted.mainProcess);
+      } catch (error) {
+        this.#sendEnded(error);
+        return undefined;
+      }
+    } else {
+      await boundary.thaw();
+    }
+    this.#uplink.send({
+      case: "ready",
+      value: create(RuntimeReadySchema, {
+        mainProcessStartedTime: timestampFromMs(workload.startedAtMs || clock.now()),
+        workloadIdentity: this.#deps.identity.workloadIdentity,
+        isolation: create(IsolationReportSchema, {
+          captureMode: boundary.capture.mode,
+          layers: [...this.#deps.driverLayers, ...workload.layers].map((layer) => create(IsolationLayerSchema, layer)),
+        }),
+      }),
+    });
+    void workload.main?.exit.then(
+      (status) => {
+        pusher.flush();
+        this.#uplink.send({ case: "mainExit", value: mainExit(status, clock.now()) });
+      },
+      () => {},
+    );
+    return undefined;
+  }
+
+  async #update(update: ConfigUpdate): Promise<void> {
+    const { component } = update;
+    if (component.case === undefined || update.updateId === "") return;
+    const kind =
+      component.case === "sandboxConfig" ? ConfigComponent.SANDBOX_CONFIG : ConfigComponent.PROVIDER_ENVIRONMENT;
+    if (update.sequence <= (this.#watermarks.get(kind) ?? 0n)) return;
+    this.#watermarks.set(kind, update.sequence);
+    const result = await this.#deps.workload.update(
+      component.case === "sandboxConfig" ? { config: component.value } : { environment: component.value },
+    );
+    this.#uplink.send({
+      case: "updateResult",
+      value: create(ConfigUpdateResultSchema, {
+        updateId: update.updateId,
+        component: kind,
+        sequence: update.sequence,
+        result,
+      }),
+    });
+  }
+
+  #relay(relayId: string, signal: AbortSignal): void {
+    const { identity, link, workload, log } = this.#deps;
+    const channel = new RelayChannel(relayId, identity.sandboxId);
+    const gone = AbortSignal.any([signal, channel.signal]);
+    const frames = link.bulk.relay(channel.uplink, {
+      signal: gone,
+      headers: { [SANDBOX_TOKEN_HEADER]: identity.token().token },
+    });
+    const input = downlinkFrames(frames, channel);
+    if (this.#relays >= Limits.relays) {
+      void channel.fail(
+        new RuntimeError("too_many_relays", `the sandbox serves ${Limits.relays} commands and attachments already`, {
+          next: "Wait for one to end",
+        }),
+      );
+      return;
+    }
+    this.#relays += 1;
+    void workload
+      .serve(input, channel)
+      .catch(async (error: unknown) => {
+        log.warn(`relay failed: ${describeError(error)}`);
+        await channel.fail(error);
+      })
+      .finally(() => {
+        this.#relays -= 1;
+      });
+  }
+
+  #sendEnded(error: unknown): void {
+    const known = error instanceof RuntimeError;
+    this.#uplink.send({
+      case: "ended",
+      value: create(SandboxEndedSchema, {
+        reason: create(FailureSchema, {
+          code: known ? error.code : "start_failed",
+          message: known ? error.message : "starting the main process failed",
+          next: known ? error.next : "See the supervisor's log",
+        }),
+      }),
+    });
+    if (!known) this.#deps.log.error(`starting the main process failed: ${describeError(error)}`);
+  }
+}
+
+function mainExit(status: ExitStatus, nowMs: number): MainProcessExit {
+  return create(MainProcessExitSchema, {
+    status:
+      status.kind === "exited" ? { case: "exitCode", value: status.code } : { case: "signal", value: status.signal },
+    exitTime: timestampFromMs(nowMs),
+  });
+}

@@ -1,0 +1,223 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  type AttachSandbox,
+  type ComponentResult,
+  ComponentResultSchema,
+  ConfigApplyOutcome,
+  FailureSchema,
+  type MainProcess as MainProcessSpec,
+  type ProviderEnvironment,
+  type RelayDownlink,
+  type SandboxConfig,
+  type WorkloadLayout,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { type Clock, LogField, RuntimeError } from "@openshell/base";
+import type { Boundary, IsolationLayer, Restrictions } from "@openshell/boundary";
+import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
+import { processEnvironment } from "../config/environment.ts";
+import { type FilesystemGrants, filesystemGrants } from "../config/filesystem.ts";
+import { runExec } from "../exec/exec.ts";
+import { MainProcess } from "../exec/main-process.ts";
+import type { RelayChannel } from "../exec/relay.ts";
+import type { SandboxLog } from "../logs/sandbox-log.ts";
+
+/** The part of egress that a workload drives. */
+export interface EgressPort extends AsyncDisposable {
+  /** Starts accepting; denies everything until the first `publish`. */
+  start(): Promise<void>;
+  /** Makes a generation the one that decides; ends what it no longer allows. */
+  publish(configuration: CompiledConfiguration): void;
+}
+
+export interface WorkloadDeps {
+  readonly assignment: AttachSandbox;
+  readonly layout: WorkloadLayout;
+  readonly boundary: Boundary;
+  readonly egress: EgressPort;
+  readonly clock: Clock;
+  readonly log: SandboxLog;
+  readonly compile: ConfigurationCompiler;
+  readonly restrictions: (grants: FilesystemGrants) => Promise<Restrictions>;
+}
+
+/** Outcome of one delivered component together with the one it pairs with. */
+export interface BootstrapOutcome {
+  readonly sandboxConfig: ComponentResult;
+  readonly providerEnvironment: ComponentResult;
+  readonly accepted: boolean;
+}
+
+/** Idles until the sandbox stops; what runs when no command was given and no terminal is wanted. */
+const IDLE_COMMAND = ["/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait; done"] as const;
+
+/**
+ * What one supervisor does inside its sandbox: one configuration at a time, one main process, execs and attachments.
+ * Survives sessions: a reconnect applies the new bootstrap to the same workload.
+ */
+export class Workload implements AsyncDisposable {
+  readonly #deps: WorkloadDeps;
+  #current:
+    | {
+        readonly config: SandboxConfig;
+        readonly environment: ProviderEnvironment;
+        readonly compiled: CompiledConfiguration;
+      }
+    | undefined;
+  #main: MainProcess | undefined;
+  #layers: readonly IsolationLayer[];
+  #mainStarted = Promise.withResolvers<MainProcess>();
+  #startedAtMs = 0;
+
+  constructor(deps: WorkloadDeps) {
+    this.#deps = deps;
+    this.#layers = deps.boundary.isolation;
+    this.#mainStarted.promise.catch(() => {});
+    if (deps.boundary.main !== undefined) this.#setMain(new MainProcess(deps.boundary.main, deps.clock, false));
+  }
+
+  get main(): MainProcess | undefined {
+    return this.#main;
+  }
+
+  get layers(): readonly IsolationLayer[] {
+    return this.#layers;
+  }
+
+  get startedAtMs(): number {
+    return this.#startedAtMs;
+  }
+
+  /** Applies both components of an acceptance. Nothing is active when either is unusable. */
+  async bootstrap(config: SandboxConfig, environment: ProviderEnvironment): Promise<BootstrapOutcome> {
+    const compiled = await this.#deps.compile(config, environment);
+    if (!compiled.ok) {
+      const failed = failedResult(ConfigApplyOutcome.FAILED_CLOSED, compiled.code, compiled.message, compiled.next);
+      return { sandboxConfig: failed, providerEnvironment: failed, accepted: false };
+    }
+    this.#activate(config, environment, compiled.configuration);
+    return {
+      sandboxConfig: applied(config.configRevision),
+      providerEnvironment: applied(environment.providerRevision),
+      accepted: true,
+    };
+  }
+
+  /** Starts the sandbox's main process under the applied configuration; once a generation. */
+  async startFirst(spec: MainProcessSpec): Promise<void> {
+    const { boundary, layout, clock } = this.#deps;
+    const current = this.#current;
+    if (current === undefined)
+      throw new RuntimeError("not_configured", "a workload starts only after a configuration was accepted");
+    const policy = current.config.policy;
+    if (policy === undefined)
+      throw new RuntimeError("policy_missing", "the accepted configuration carries no policy", {
+        next: "Set a policy for the sandbox",
+      });
+    const grants = filesystemGrants(policy, layout);
+    const restrictions = await this.#deps.restrictions(grants);
+    this.#layers = [...boundary.isolation, ...(await boundary.confirm(restrictions))];
+    const command = spec.command.length > 0 ? spec.command : spec.tty ? [this.shell, "-l"] : IDLE_COMMAND;
+    const process = await boundary.startMain({
+      argv: command,
+      env: this.environment(spec.environment, spec.tty),
+      cwd: spec.workingDirectory === "" ? layout.workingDirectory : spec.workingDirectory,
+      stdio: spec.tty ? { kind: "pty", rows: spec.rows || 24, columns: spec.columns || 80 } : { kind: "pipes" },
+    });
+    this.#startedAtMs = clock.now();
+    this.#setMain(new MainProcess(process, clock, spec.awaitAttachment));
+  }
+
+  /** One live snapshot of one component. The other one stays as it is; a mismatching pair waits for its counterpart. */
+  async update(
+    component: { readonly config: SandboxConfig } | { readonly environment: ProviderEnvironment },
+  ): Promise<ComponentResult> {
+    const current = this.#current;
+    if (current === undefined)
+      return failedResult(ConfigApplyOutcome.UNSUPPORTED, "not_configured", "no configuration was accepted yet", "");
+    const config = "config" in component ? component.config : current.config;
+    const environment = "environment" in component ? component.environment : current.environment;
+    const revision = "config" in component ? config.configRevision : environment.providerRevision;
+    const active = "config" in component ? current.config.configRevision : current.environment.providerRevision;
+    if (revision === active)
+      return create(ComponentResultSchema, {
+        outcome: ConfigApplyOutcome.IGNORED_DUPLICATE,
+        appliedRevision: revision,
+      });
+    const compiled = await this.#deps.compile(config, environment);
+    if (!compiled.ok) {
+      this.#deps.log.error(`configuration ${revision} was not applied: ${compiled.message}`, {
+        [LogField.code]: compiled.code,
+      });
+      const outcome = ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD;
+      const result = failedResult(outcome, compiled.code, compiled.message, compiled.next);
+      result.appliedRevision = active;
+      return result;
+    }
+    this.#activate(config, environment, compiled.configuration);
+    return applied(revision);
+  }
+
+  environment(requested: Readonly<Record<string, string>>, tty: boolean): Record<string, string> {
+    return processEnvironment({
+      base: this.#deps.layout.environment,
+      providers: this.#current?.compiled.childEnvironment ?? {},
+      requested,
+      tty,
+    });
+  }
+
+  get shell(): string {
+    return this.#deps.layout.environment["SHELL"] ?? "/bin/sh";
+  }
+
+  /** Serves one relay to its end. */
+  async serve(input: AsyncIterator<RelayDownlink>, channel: RelayChannel): Promise<void> {
+    const first = await input.next();
+    if (first.done) return channel.end();
+    const { message } = first.value;
+    if (message.case === "exec") {
+      await this.#mainStarted.promise;
+      const { boundary, clock, layout } = this.#deps;
+      const context = {
+        boundary,
+        clock,
+        environment: (extra: Readonly<Record<string, string>>, tty: boolean) => this.environment(extra, tty),
+        workingDirectory: layout.workingDirectory,
+        shell: this.shell,
+      };
+      return runExec(context, message.value, input, channel);
+    }
+    if (message.case === "attach") {
+      const main = await this.#mainStarted.promise;
+      return main.attach(message.value, input, channel);
+    }
+    throw new RuntimeError("relay_start_missing", "the relay did not begin with what to run");
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#mainStarted.reject(new RuntimeError("sandbox_ended", "the sandbox ended before its main process started"));
+    await this.#deps.egress[Symbol.asyncDispose]();
+    await this.#deps.boundary[Symbol.asyncDispose]();
+  }
+
+  #activate(config: SandboxConfig, environment: ProviderEnvironment, compiled: CompiledConfiguration): void {
+    this.#current = { config, environment, compiled };
+    this.#deps.egress.publish(compiled);
+  }
+
+  #setMain(main: MainProcess): void {
+    this.#main = main;
+    this.#mainStarted.resolve(main);
+  }
+}
+
+function applied(revision: string): ComponentResult {
+  return create(ComponentResultSchema, { outcome: ConfigApplyOutcome.APPLIED, appliedRevision: revision });
+}
+
+function failedResult(outcome: ConfigApplyOutcome, code: string, message: string, next: string): ComponentResult {
+  return create(ComponentResultSchema, {
+    outcome,
+    failure: create(FailureSchema, { code, message: message.slice(0, 1_024), next }),
+  });
+}
