@@ -17,6 +17,7 @@ if (out === undefined) throw new Error("usage: node tools/build.ts OUT");
 const programs = {
   "cli-main": "packages/cli/src/main.ts",
   gateway: "packages/gateway/src/main.ts",
+  "store-writer": "packages/gateway/src/store/writer-thread.ts",
   host: "packages/supervisor/src/main.ts",
 };
 

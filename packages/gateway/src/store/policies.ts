@@ -1,0 +1,82 @@
+import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
+import { type Kysely, type Selectable, sql } from "kysely";
+import { command, statement } from "./command.ts";
+import { optionalNumber } from "./rows.ts";
+import type { PolicyTable, Tables } from "./schema.ts";
+import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types.ts";
+
+export function policyRepository(db: Kysely<Tables>): PolicyRepository {
+  const newest = (scope: string) =>
+    db.selectFrom("policy_revisions").selectAll().where("scope", "=", scope).orderBy("version", "desc");
+  const supersede = (scope: string) =>
+    db
+      .updateTable("policy_revisions")
+      .set({ status: "superseded" })
+      .where("scope", "=", scope)
+      .where("status", "in", ["pending", "loaded"]);
+  return {
+    async latest(scope) {
+      const row = await newest(scope).limit(1).executeTakeFirst();
+      return row && fromRow(row);
+    },
+    async get(scope, version) {
+      const row = await newest(scope).where("version", "=", version).executeTakeFirst();
+      return row && fromRow(row);
+    },
+    async list(scope, { before, limit }) {
+      let query = newest(scope).limit(limit);
+      if (before !== undefined) query = query.where("version", "<", before);
+      return (await query.execute()).map(fromRow);
+    },
+    append(revision) {
+      const { scope, expectedLatest, createdAt } = revision;
+      const policy = toBinary(SandboxPolicySchema, revision.policy);
+      const loadedAt = revision.status === "loaded" ? createdAt : null;
+      // The next number is taken inside the transaction; a caller that built on another revision touches no row.
+      const insert = sql`
+        insert into policy_revisions (scope, version, hash, policy, status, load_error, created_at, loaded_at, provenance)
+        select ${scope}, latest.version + 1, ${revision.hash}, ${policy}, ${revision.status}, '', ${createdAt}, ${loadedAt}, ${JSON.stringify(revision.provenance)}
+        from (select coalesce(max(version), 0) as version from policy_revisions where scope = ${scope}) as latest
+        where ${expectedLatest === undefined ? sql`1 = 1` : sql`latest.version = ${expectedLatest}`}
+        returning version`;
+      return {
+        statements: [
+          statement("policy", supersede(scope)),
+          statement(
+            "policy",
+            { compile: () => insert.compile(db) },
+            {
+              expect: { rows: 1, otherwise: "store_conflict" },
+              returning: true,
+            },
+          ),
+        ],
+        result: ([, rows]) => Number(rows![0]!.version),
+      };
+    },
+    setStatus(scope, version, status, at, error = "") {
+      const update = db
+        .updateTable("policy_revisions")
+        .set({ status, load_error: error, ...(status === "loaded" ? { loaded_at: at } : {}) })
+        .where("scope", "=", scope)
+        .where("version", "=", version);
+      const older = supersede(scope).where("version", "<", version);
+      return command(...(status === "loaded" ? [statement("policy", older)] : []), statement("policy", update));
+    },
+  };
+}
+
+function fromRow(row: Selectable<PolicyTable>): PolicyRevision {
+  return {
+    scope: row.scope,
+    version: Number(row.version),
+    hash: row.hash,
+    policy: fromBinary(SandboxPolicySchema, row.policy),
+    status: row.status as PolicyStatusName,
+    loadError: row.load_error,
+    createdAt: Number(row.created_at),
+    loadedAt: optionalNumber(row.loaded_at),
+    provenance: JSON.parse(row.provenance),
+  };
+}

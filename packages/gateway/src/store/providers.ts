@@ -1,0 +1,145 @@
+import type { Kysely, Selectable } from "kysely";
+import { command, type Statement, statement } from "./command.ts";
+import {
+  afterCursor,
+  CONFLICT,
+  clearLabels,
+  defined,
+  labelConditions,
+  labelStatements,
+  objectColumns,
+  objectFields,
+  optionalNumber,
+} from "./rows.ts";
+import type { ProviderTable, Tables } from "./schema.ts";
+import type { CredentialFacts, ProviderRecord, ProviderRepository, SealedCredential } from "./types.ts";
+
+export function providerRepository(db: Kysely<Tables>): ProviderRepository {
+  const complete = async (rows: readonly Selectable<ProviderTable>[]): Promise<readonly ProviderRecord[]> => {
+    if (rows.length === 0) return [];
+    const facts = await db
+      .selectFrom("provider_credentials")
+      .select(["provider_id", "key", "version", "expires_at"])
+      .where(
+        "provider_id",
+        "in",
+        rows.map((row) => row.id),
+      )
+      .orderBy("key")
+      .execute();
+    const byProvider = Map.groupBy(facts, (fact) => fact.provider_id);
+    return rows.map((row) => ({
+      ...objectFields(row),
+      workspace: row.workspace,
+      type: row.type,
+      config: JSON.parse(row.config),
+      profileWorkspace: row.profile_workspace,
+      credentials: new Map(
+        (byProvider.get(row.id) ?? []).map((fact): [string, CredentialFacts] => [
+          fact.key,
+          { version: BigInt(fact.version), expiresAt: optionalNumber(fact.expires_at) },
+        ]),
+      ),
+    }));
+  };
+  return {
+    async byId(id) {
+      return (await complete(await db.selectFrom("providers").selectAll().where("id", "=", id).execute()))[0];
+    },
+    async byName(workspace, name) {
+      const query = db.selectFrom("providers").selectAll().where("workspace", "=", workspace).where("name", "=", name);
+      return (await complete(await query.execute()))[0];
+    },
+    async list({ workspace, labels, after, limit }) {
+      let query = db.selectFrom("providers").selectAll();
+      if (workspace !== undefined) query = query.where("workspace", "=", workspace);
+      for (const condition of labelConditions("provider", "providers", labels)) query = query.where(condition);
+      if (after !== undefined) query = query.where(afterCursor(after));
+      const ordered = query.orderBy("created_at").orderBy("name").orderBy("workspace").orderBy("id").limit(limit);
+      return complete(await ordered.execute());
+    },
+    async credentials(providerId) {
+      const rows = await db
+        .selectFrom("provider_credentials")
+        .selectAll()
+        .where("provider_id", "=", providerId)
+        .orderBy("key")
+        .execute();
+      return rows.map((row) => ({
+        key: row.key,
+        version: BigInt(row.version),
+        expiresAt: optionalNumber(row.expires_at),
+        sealed: row.sealed,
+      }));
+    },
+    create(record, credentials) {
+      const insert = db.insertInto("providers").values({
+        ...objectColumns(record),
+        workspace: record.workspace,
+        type: record.type,
+        config: JSON.stringify(record.config),
+        profile_workspace: record.profileWorkspace,
+      });
+      return command(
+        statement("provider", insert),
+        ...labelStatements(db, "provider", record.id, record.labels, true),
+        ...credentials.map((credential) => putCredential(db, record.id, credential)),
+      );
+    },
+    update(id, expected, patch, credentials = {}) {
+      const columns = defined({
+        labels: patch.labels && JSON.stringify(patch.labels),
+        annotations: patch.annotations && JSON.stringify(patch.annotations),
+        config: patch.config && JSON.stringify(patch.config),
+        profile_workspace: patch.profileWorkspace,
+        type: patch.type,
+      });
+      const update = db
+        .updateTable("providers")
+        .set((eb) => ({ ...columns, resource_version: eb("resource_version", "+", 1) }))
+        .where("id", "=", id)
+        .where("resource_version", "=", expected)
+        .returning("resource_version");
+      const stored = db.updateTable("provider_credentials").where("provider_id", "=", id);
+      return {
+        statements: [
+          statement("provider", update, { expect: CONFLICT, returning: true }),
+          ...(patch.labels === undefined ? [] : labelStatements(db, "provider", id, patch.labels, false)),
+          ...(credentials.remove ?? []).map((key) =>
+            statement(
+              "credential",
+              db.deleteFrom("provider_credentials").where("provider_id", "=", id).where("key", "=", key),
+            ),
+          ),
+          ...[...(credentials.expirations ?? [])].map(([key, at]) =>
+            statement("credential", stored.set({ expires_at: at ?? null }).where("key", "=", key)),
+          ),
+          ...(credentials.set ?? []).map((credential) => putCredential(db, id, credential)),
+        ],
+        result: ([rows]) => BigInt(rows![0]!.resource_version as number),
+      };
+    },
+    remove(id, expected) {
+      let remove = db.deleteFrom("providers").where("id", "=", id);
+      if (expected !== "any") remove = remove.where("resource_version", "=", expected);
+      return command(
+        statement("provider", remove, { expect: CONFLICT }),
+        clearLabels(db, "provider", id),
+        statement("credential", db.deleteFrom("provider_credentials").where("provider_id", "=", id)),
+      );
+    },
+  };
+}
+
+function putCredential(db: Kysely<Tables>, providerId: string, credential: SealedCredential): Statement {
+  const columns = {
+    version: credential.version,
+    expires_at: credential.expiresAt ?? null,
+    sealed: credential.sealed,
+  };
+  const upsert = db
+    .insertInto("provider_credentials")
+    .values({ provider_id: providerId, key: credential.key, ...columns })
+    .onConflict((conflict) => conflict.columns(["provider_id", "key"]).doUpdateSet(columns));
+  return statement("credential", upsert);
+}

@@ -1,0 +1,91 @@
+import { type Kysely, type RawBuilder, sql } from "kysely";
+import { type Statement, statement } from "./command.ts";
+import type { Tables } from "./schema.ts";
+import type { ListCursor, ObjectFields } from "./types.ts";
+
+/** Shared between the repositories: columns to values and back, labels, keyset pages. */
+
+interface ObjectRow {
+  readonly id: string;
+  readonly name: string;
+  readonly labels: string;
+  readonly annotations: string;
+  readonly created_at: number | bigint;
+  readonly deletion_at: number | bigint | null;
+  readonly resource_version: number | bigint;
+}
+
+export function objectFields(row: ObjectRow): ObjectFields {
+  return {
+    id: row.id,
+    name: row.name,
+    labels: JSON.parse(row.labels),
+    annotations: JSON.parse(row.annotations),
+    createdAt: Number(row.created_at),
+    deletionAt: optionalNumber(row.deletion_at),
+    resourceVersion: BigInt(row.resource_version),
+  };
+}
+
+/** The columns of a new object; its version is 1. */
+export function objectColumns(record: Omit<ObjectFields, "deletionAt" | "resourceVersion">) {
+  return {
+    id: record.id,
+    name: record.name,
+    labels: JSON.stringify(record.labels),
+    annotations: JSON.stringify(record.annotations),
+    created_at: record.createdAt,
+    deletion_at: null,
+    resource_version: 1,
+  };
+}
+
+export function optionalNumber(value: number | bigint | null): number | undefined {
+  return value === null ? undefined : Number(value);
+}
+
+/** What is defined of `columns`: an update sets only that. */
+export function defined<Columns extends object>(columns: Columns): Partial<Columns> {
+  return Object.fromEntries(Object.entries(columns).filter(([, value]) => value !== undefined)) as Partial<Columns>;
+}
+
+export type LabelledType = "sandbox" | "provider" | "workspace";
+
+/** Statements that make the label index say `labels`; `fresh` when it says nothing yet. */
+export function labelStatements(
+  db: Kysely<Tables>,
+  type: LabelledType,
+  id: string,
+  labels: Readonly<Record<string, string>>,
+  fresh: boolean,
+): readonly Statement[] {
+  const rows = Object.entries(labels).map(([key, value]) => ({ object_type: type, object_id: id, key, value }));
+  return [
+    ...(fresh ? [] : [clearLabels(db, type, id)]),
+    ...(rows.length === 0 ? [] : [statement("label", db.insertInto("object_labels").values(rows))]),
+  ];
+}
+
+export function clearLabels(db: Kysely<Tables>, type: LabelledType, id: string): Statement {
+  return statement("label", db.deleteFrom("object_labels").where("object_type", "=", type).where("object_id", "=", id));
+}
+
+/** Conditions: the object in `table` has every pair. */
+export function labelConditions(
+  type: LabelledType,
+  table: "sandboxes" | "providers" | "workspaces",
+  labels: Readonly<Record<string, string>> | undefined,
+): readonly RawBuilder<boolean>[] {
+  return Object.entries(labels ?? {}).map(
+    ([key, value]) =>
+      sql<boolean>`exists (select 1 from object_labels l where l.object_type = ${type} and l.object_id = ${sql.ref(`${table}.id`)} and l.key = ${key} and l.value = ${value})`,
+  );
+}
+
+/** Condition: the row comes after the cursor in the order created_at, name, workspace, id. */
+export function afterCursor(cursor: ListCursor): RawBuilder<boolean> {
+  const { createdAt, name, workspace, id } = cursor;
+  return sql<boolean>`(created_at, name, workspace, id) > (${createdAt}, ${name}, ${workspace}, ${id})`;
+}
+
+export const CONFLICT = { rows: 1, otherwise: "store_conflict" } as const;

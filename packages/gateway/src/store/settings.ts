@@ -1,0 +1,59 @@
+import type { Kysely } from "kysely";
+import { type Command, type Statement, statement } from "./command.ts";
+import type { Tables } from "./schema.ts";
+import type { SettingsRepository, SettingValue } from "./types.ts";
+
+export function settingsRepository(db: Kysely<Tables>): SettingsRepository {
+  /** Adds the statement that counts the scope's revision up and makes that the result. */
+  const revised = (scope: string, change: Statement): Command<bigint> => {
+    const count = db
+      .insertInto("setting_scopes")
+      .values({ scope, revision: 1 })
+      .onConflict((conflict) =>
+        conflict.column("scope").doUpdateSet((eb) => ({ revision: eb("setting_scopes.revision", "+", 1) })),
+      )
+      .returning("revision");
+    return {
+      statements: [change, statement("setting", count, { returning: true })],
+      result: ([, rows]) => BigInt(rows![0]!.revision as number),
+    };
+  };
+  return {
+    async get(scope) {
+      // One statement, so that values and revision are of the same moment.
+      const rows = await db
+        .selectFrom("setting_scopes")
+        .leftJoin("settings", "settings.scope", "setting_scopes.scope")
+        .select(["setting_scopes.revision", "settings.key", "settings.type", "settings.value"])
+        .where("setting_scopes.scope", "=", scope)
+        .execute();
+      const values = rows.flatMap(({ key, type, value }) =>
+        key === null || type === null || value === null ? [] : [[key, decode(type, value)] as const],
+      );
+      return { revision: BigInt(rows[0]?.revision ?? 0), values: new Map(values) };
+    },
+    set(scope, key, value) {
+      const encoded = encode(value);
+      const upsert = db
+        .insertInto("settings")
+        .values({ scope, key, ...encoded })
+        .onConflict((conflict) => conflict.columns(["scope", "key"]).doUpdateSet(encoded));
+      return revised(scope, statement("setting", upsert));
+    },
+    remove(scope, key) {
+      const remove = db.deleteFrom("settings").where("scope", "=", scope).where("key", "=", key);
+      return revised(scope, statement("setting", remove));
+    },
+  };
+}
+
+function encode(value: SettingValue): { readonly type: string; readonly value: string } {
+  if (typeof value === "boolean") return { type: "bool", value: value ? "true" : "false" };
+  if (typeof value === "bigint") return { type: "int", value: value.toString() };
+  return { type: "string", value };
+}
+
+function decode(type: string, value: string): SettingValue {
+  if (type === "bool") return value === "true";
+  return type === "int" ? BigInt(value) : value;
+}

@@ -1,0 +1,76 @@
+import { sql } from "kysely";
+import { admissionRepository } from "./admissions.ts";
+import { isStoreError, StoreError } from "./errors.ts";
+import { hostRepository } from "./hosts.ts";
+import { idBlockRepository } from "./id-blocks.ts";
+import { intentRepository } from "./intents.ts";
+import { policyRepository } from "./policies.ts";
+import { providerRepository } from "./providers.ts";
+import { sandboxRepository } from "./sandboxes.ts";
+import { secretRepository } from "./secrets.ts";
+import { settingsRepository } from "./settings.ts";
+import { openReader, prepareDatabase } from "./sqlite.ts";
+import { MAX_MODIFY_ATTEMPTS, type Store } from "./types.ts";
+import { workspaceRepository } from "./workspaces.ts";
+import { Writer } from "./writer.ts";
+
+/**
+ * Opens the SQLite store at `path`, creating and migrating it as needed. The caller holds the gateway's lock.
+ *
+ * @throws RuntimeError store_unusable, store_too_new
+ */
+export async function openStore(path: string): Promise<Store> {
+  prepareDatabase(path);
+  const writer = await Writer.open(path);
+  const db = openReader(path);
+  const sandboxes = sandboxRepository(db);
+  const write: Store["write"] = (...commands) => writer.write(...commands);
+
+  return {
+    workspaces: workspaceRepository(db),
+    sandboxes,
+    policies: policyRepository(db),
+    settings: settingsRepository(db),
+    providers: providerRepository(db),
+    secrets: secretRepository(db),
+    admissions: admissionRepository(db),
+    hosts: hostRepository(db),
+    intents: intentRepository(db),
+    idBlocks: idBlockRepository(db),
+    write,
+    async modifySandbox(id, mutate) {
+      for (let attempt = 1; ; attempt++) {
+        const record = await sandboxes.byId(id);
+        if (record === undefined) {
+          throw new StoreError("store_not_found", "the sandbox does not exist", { subject: "sandbox" });
+        }
+        const change = mutate(record);
+        if (change === undefined) return record;
+        try {
+          const [resourceVersion] = await write(
+            sandboxes.update(id, record.resourceVersion, change.patch),
+            ...(change.also ?? []),
+          );
+          return { ...record, ...change.patch, resourceVersion };
+        } catch (error) {
+          const beaten = isStoreError(error, "store_conflict") && error.subject === "sandbox";
+          if (!beaten || attempt >= MAX_MODIFY_ATTEMPTS) throw error;
+        }
+      }
+    },
+    async check() {
+      const start = performance.now();
+      if (writer.lost !== undefined) throw writer.lost;
+      await sql`select count(*) from workspaces`.execute(db);
+      return performance.now() - start;
+    },
+    get failed() {
+      return writer.failed;
+    },
+    async [Symbol.asyncDispose]() {
+      // Readers first: the last connection to close folds the WAL back into the file, and that must be the writer.
+      await db.destroy();
+      await writer[Symbol.asyncDispose]();
+    },
+  };
+}

@@ -1,0 +1,66 @@
+import { type Kysely, type Selectable, sql } from "kysely";
+import { command, statement } from "./command.ts";
+import { CONFLICT, labelConditions, labelStatements, objectColumns, objectFields } from "./rows.ts";
+import type { Tables, WorkspaceTable } from "./schema.ts";
+import type { WorkspacePhaseName, WorkspaceRecord, WorkspaceRepository } from "./types.ts";
+
+export function workspaceRepository(db: Kysely<Tables>): WorkspaceRepository {
+  return {
+    async get(name) {
+      const row = await db.selectFrom("workspaces").selectAll().where("name", "=", name).executeTakeFirst();
+      return row && fromRow(row);
+    },
+    async list({ labels, after, limit }) {
+      let query = db
+        .selectFrom("workspaces")
+        .selectAll()
+        .orderBy("created_at")
+        .orderBy("name")
+        .orderBy("id")
+        .limit(limit);
+      for (const condition of labelConditions("workspace", "workspaces", labels)) query = query.where(condition);
+      if (after !== undefined) {
+        query = query.where(sql<boolean>`(created_at, name, id) > (${after.createdAt}, ${after.name}, ${after.id})`);
+      }
+      return (await query.execute()).map(fromRow);
+    },
+    create(record) {
+      const insert = db.insertInto("workspaces").values({ ...objectColumns(record), phase: record.phase });
+      return command(
+        statement("workspace", insert),
+        ...labelStatements(db, "workspace", record.id, record.labels, true),
+      );
+    },
+    setPhase(name, expected, phase, deletionAt) {
+      let update = db
+        .updateTable("workspaces")
+        .set((eb) => ({ phase, resource_version: eb("resource_version", "+", 1) }))
+        .where("name", "=", name);
+      if (deletionAt !== undefined) update = update.set({ deletion_at: deletionAt });
+      if (expected !== "any") update = update.where("resource_version", "=", expected);
+      return {
+        statements: [
+          statement("workspace", update.returning("resource_version"), { expect: CONFLICT, returning: true }),
+        ],
+        result: ([rows]) => BigInt(rows![0]!.resource_version as number),
+      };
+    },
+    remove(name) {
+      const owned = db.selectFrom("workspaces").select("id").where("name", "=", name);
+      return command(
+        statement(
+          "label",
+          db.deleteFrom("object_labels").where("object_type", "=", "workspace").where("object_id", "in", owned),
+        ),
+        statement("secret", db.deleteFrom("secrets").where("scope", "=", `workspace:${name}`)),
+        statement("workspace", db.deleteFrom("workspaces").where("name", "=", name), {
+          expect: { rows: 1, otherwise: "store_not_found" },
+        }),
+      );
+    },
+  };
+}
+
+function fromRow(row: Selectable<WorkspaceTable>): WorkspaceRecord {
+  return { ...objectFields(row), phase: row.phase as WorkspacePhaseName };
+}

@@ -1,0 +1,104 @@
+import { DatabaseSync, type StatementSync } from "node:sqlite";
+import type { Row, SqlValue, Statement } from "./command.ts";
+import type { StoreErrorCode } from "./errors.ts";
+
+/**
+ * The writer's work, free of threads. Imports nothing but node:sqlite: this file is the whole of the writer's bundle.
+ */
+
+/** One caller's write: its statements happen together or not at all. */
+export type Batch = readonly Statement[];
+
+export type BatchOutcome =
+  | { readonly ok: true; readonly rows: readonly (readonly Row[])[] }
+  | { readonly ok: false; readonly code: StoreErrorCode; readonly subject: string; readonly detail: string };
+
+/** SQLITE_CONSTRAINT_PRIMARYKEY and SQLITE_CONSTRAINT_UNIQUE, https://www.sqlite.org/rescode.html. */
+const UNIQUE_VIOLATIONS: readonly number[] = [1555, 2067];
+/** Pages in the WAL (4 KiB each) after which a commit copies them back: 4 MiB keeps reads quick and the file small. */
+const CHECKPOINT_PAGES = 1_000;
+/** Nobody else writes; this covers a reader that recovers the WAL after a crash. Milliseconds. */
+const BUSY_TIMEOUT_MS = 5_000;
+/** Prepared statements kept. */
+const MAX_PREPARED = 512;
+
+export class WriterCore {
+  readonly #database: DatabaseSync;
+  readonly #prepared = new Map<string, StatementSync>();
+
+  constructor(path: string) {
+    this.#database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
+    this.#database.exec(
+      `pragma journal_mode = wal; pragma synchronous = full; pragma wal_autocheckpoint = ${CHECKPOINT_PAGES}`,
+    );
+  }
+
+  /**
+   * Runs all batches in one transaction, each behind a savepoint, so that one failing expectation undoes one batch and the
+   * group pays for a single fsync. Nothing is reported as done before the commit.
+   */
+  run(batches: readonly Batch[]): readonly BatchOutcome[] {
+    try {
+      this.#database.exec("begin immediate");
+      const outcomes = batches.map((batch) => this.#runBatch(batch));
+      this.#database.exec("commit");
+      return outcomes;
+    } catch (error) {
+      this.#rollback();
+      const detail = (error as Error).message;
+      return batches.map(() => ({ ok: false, code: "store_write_failed", subject: "", detail }));
+    }
+  }
+
+  close(): void {
+    this.#prepared.clear();
+    this.#database.close();
+  }
+
+  #runBatch(batch: Batch): BatchOutcome {
+    this.#database.exec("savepoint batch");
+    const outcome = this.#tryBatch(batch);
+    // A disk error may have ended the transaction; the savepoint is gone then, this throws, and the group fails as one.
+    this.#database.exec(outcome.ok ? "release batch" : "rollback to batch; release batch");
+    return outcome;
+  }
+
+  #tryBatch(batch: Batch): BatchOutcome {
+    const rows: (readonly Row[])[] = [];
+    for (const statement of batch) {
+      const { subject, expect } = statement;
+      try {
+        const prepared = this.#prepare(statement.sql);
+        const parameters = statement.parameters as (string | number | bigint | Uint8Array | null)[];
+        const returned = statement.returning ? (prepared.all(...parameters) as Record<string, SqlValue>[]) : [];
+        const touched = statement.returning ? returned.length : Number(prepared.run(...parameters).changes);
+        if (expect !== undefined && touched !== expect.rows) {
+          return { ok: false, code: expect.otherwise, subject, detail: `${touched} rows instead of ${expect.rows}` };
+        }
+        rows.push(returned);
+      } catch (error) {
+        const unique = UNIQUE_VIOLATIONS.includes((error as { errcode?: number }).errcode ?? 0);
+        const code = unique ? "store_already_exists" : "store_write_failed";
+        return { ok: false, code, subject, detail: (error as Error).message };
+      }
+    }
+    return { ok: true, rows };
+  }
+
+  #prepare(sql: string): StatementSync {
+    const known = this.#prepared.get(sql);
+    if (known !== undefined) return known;
+    if (this.#prepared.size >= MAX_PREPARED) this.#prepared.clear();
+    const made = this.#database.prepare(sql);
+    this.#prepared.set(sql, made);
+    return made;
+  }
+
+  #rollback(): void {
+    try {
+      this.#database.exec("rollback");
+    } catch {
+      // SQLite had ended the transaction by itself.
+    }
+  }
+}

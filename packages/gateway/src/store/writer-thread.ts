@@ -1,0 +1,29 @@
+import { parentPort, workerData } from "node:worker_threads";
+import { type Batch, type BatchOutcome, WriterCore } from "./writer-core.ts";
+
+/** Entry of the writer thread; a bundle of its own (`store-writer.mjs`). */
+
+/** To the thread: a group to write, or the order to close. */
+export type WriterRequest = { readonly batches: readonly Batch[] } | { readonly close: true };
+/** From the thread. */
+export type WriterReply =
+  | { readonly opened: true }
+  | { readonly outcomes: readonly BatchOutcome[] }
+  | { readonly closed: true };
+
+const port = parentPort;
+if (port === null) throw new Error("the store's writer runs as a worker thread only");
+
+const core = new WriterCore((workerData as { readonly path: string }).path);
+const reply = (message: WriterReply): void => port.postMessage(message);
+
+port.on("message", (request: WriterRequest) => {
+  if ("close" in request) {
+    core.close();
+    reply({ closed: true });
+    port.close();
+  } else {
+    reply({ outcomes: core.run(request.batches) });
+  }
+});
+reply({ opened: true });
