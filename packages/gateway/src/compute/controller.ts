@@ -1,0 +1,410 @@
+import { create } from "@bufbuild/protobuf";
+import { type SandboxPhase as Phase, SandboxPhase } from "@openshell/api";
+import { unavailable } from "@openshell/api/errors.ts";
+import {
+  EndSandboxSchema,
+  type Failure,
+  type HeldSandbox,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { toDuration } from "@openshell/api/times.ts";
+import { type Clock, describeError, LogField } from "@openshell/base";
+import { type ComputeDriver, DriverError, type StartedSandbox } from "@openshell/drivers/driver.ts";
+import type { Logger } from "pino";
+import type { HostLauncher } from "../hosts/types.ts";
+import type { Attachments } from "../relay/attachments.ts";
+import type { RelayBroker } from "../relay/broker.ts";
+import { failureText } from "../sessions/failure.ts";
+import type { HostEvents, HostRegistry } from "../sessions/hosts.ts";
+import type { SessionRegistry } from "../sessions/registry.ts";
+import { isStoreError } from "../store/errors.ts";
+import type { HostRecord, SandboxPatch, SandboxRecord, Store } from "../store/types.ts";
+import { KeyedQueue } from "./keyed-queue.ts";
+import { attachMessage, type LaunchFacts, sandboxIntent } from "./launch.ts";
+import { PROVISIONING_LIMIT_MS, RETRY_FIRST_MS, RETRY_LAST_MS, STOP_GRACE_MS, STOP_REPORT_MS } from "./limits.ts";
+import { encodeRuntimeFacts, isEphemeral, runtimeFacts } from "./runtime-record.ts";
+import type { SandboxFeeds } from "./sandbox-feed.ts";
+import { isTerminal, type ReadyReason, wantsToRun, withCondition, withPhase } from "./status.ts";
+
+export interface ControllerDeps {
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly driver: ComputeDriver;
+  readonly launcher: HostLauncher;
+  readonly hosts: HostRegistry;
+  readonly sessions: SessionRegistry;
+  readonly broker: RelayBroker;
+  readonly attachments: Attachments;
+  readonly feeds: SandboxFeeds;
+  /** Secrets, CA and volumes that a launch needs, read anew each time. */
+  readonly launchFacts: (record: SandboxRecord) => Promise<LaunchFacts>;
+  readonly alwaysDenied: () => readonly string[];
+  /** Boot of this machine: processes recorded under another one are gone. */
+  readonly bootId: string;
+  readonly logDirectory: (sandboxId: string) => string;
+}
+
+/**
+ * Makes reality follow the store. The phase of a record is the intent: whoever changes it stores it first and then asks
+ * for a run, and a run reads the newest record and takes the next step towards it. Every step may be repeated after a crash
+ * at any point of its earlier run, so a restarted gateway only asks for a run of every record.
+ */
+export class SandboxController implements HostEvents {
+  readonly #deps: ControllerDeps;
+  readonly #queue: KeyedQueue;
+  readonly #retries = new Map<string, { attempt: number; cancel: AbortController }>();
+  readonly #provisioning = new Map<string, AbortController>();
+  readonly #draining = new Map<string, bigint>();
+  readonly #launchWrites = new Map<string, Promise<unknown>>();
+  readonly #closed = new AbortController();
+
+  constructor(deps: ControllerDeps) {
+    this.#deps = deps;
+    this.#queue = new KeyedQueue(
+      (id) => this.#work(id),
+      (id, error) => this.#retry(id, error),
+    );
+  }
+
+  /** Takes the next step for this sandbox; resolves when the run has ended, whatever came of it. */
+  request(id: string): Promise<void> {
+    if (this.#closed.signal.aborted) return Promise.resolve();
+    return this.#queue.request(id);
+  }
+
+  /** Stops acting and waits for running steps. Nothing is stopped or deleted: the next gateway goes on. */
+  async close(): Promise<void> {
+    this.#closed.abort();
+    for (const { cancel } of this.#retries.values()) cancel.abort();
+    for (const timer of this.#provisioning.values()) timer.abort();
+    await this.#queue.idle();
+  }
+
+  /** Resolves when it is stored that this sandbox was launched: only then may its workload start. */
+  async launchRecorded(id: string): Promise<void> {
+    await this.#launchWrites.get(id);
+  }
+
+  /** The main process of this generation has ended and that is stored: compute is released once its output was taken. */
+  mainProcessEnded(record: SandboxRecord): void {
+    const { attachments, clock } = this.#deps;
+    this.#draining.set(record.id, record.generation);
+    void attachments.drained(record.id, runtimeFacts(record).awaitAttachment, clock).then(() => {
+      if (this.#draining.get(record.id) === record.generation) this.#draining.delete(record.id);
+      return this.request(record.id);
+    });
+  }
+
+  /** The workload runs: nothing limits the start any more. */
+  started(id: string): void {
+    this.#provisioning.get(id)?.abort();
+    this.#provisioning.delete(id);
+    this.#retries.delete(id);
+  }
+
+  /** Sets the phase to ERROR unless somebody meant something else meanwhile, then releases compute. */
+  async fail(id: string, generation: bigint, reason: ReadyReason, message: string): Promise<void> {
+    const record = await this.#change(id, (current) => {
+      if (current.generation !== generation || !wantsToRun(current.status.phase)) return undefined;
+      return { status: withPhase(current.status, SandboxPhase.ERROR, reason, message, this.#deps.clock.now()) };
+    });
+    if (record?.status.phase !== SandboxPhase.ERROR) return;
+    const fields = { [LogField.sandboxId]: id, [LogField.code]: reason };
+    this.#deps.log.warn(fields, message);
+    this.#deps.feeds.of(id).addEvent({ type: "Warning", reason, message }, this.#deps.clock.now());
+    void this.request(id);
+  }
+
+  onHeld(hostId: string, held: readonly HeldSandbox[]): void {
+    for (const { sandboxId, generation } of held) void this.#decideHeld(hostId, sandboxId, generation);
+  }
+
+  onAttachFailed(sandboxId: string, generation: bigint, reason: Failure | undefined): void {
+    const { hosts } = this.#deps;
+    if (hosts.assignment(sandboxId)?.generation !== generation) return;
+    hosts.unassign(sandboxId, "attach failed");
+    const message = `the supervisor could not attach to the sandbox: ${failureText(reason)}`;
+    if (reason?.retryable === true) this.#retry(sandboxId, new Error(message));
+    else void this.fail(sandboxId, generation, "StartFailed", message);
+  }
+
+  onDetached(sandboxId: string, generation: bigint): void {
+    const { hosts } = this.#deps;
+    if (hosts.assignment(sandboxId)?.generation !== generation) return;
+    hosts.unassign(sandboxId, "the host let go of it");
+    void this.request(sandboxId);
+  }
+
+  /** A host process is gone: its sandboxes get another one, which attaches to what still runs. */
+  hostGone(host: HostRecord): void {
+    const { hosts } = this.#deps;
+    for (const { sandboxId } of hosts.assignedTo(host.id)) {
+      hosts.unassign(sandboxId, "the host is gone");
+      void this.request(sandboxId);
+    }
+  }
+
+  async #decideHeld(hostId: string, sandboxId: string, generation: bigint): Promise<void> {
+    await this.request(sandboxId);
+    const { hosts } = this.#deps;
+    const assignment = hosts.assignment(sandboxId);
+    if (assignment?.hostId === hostId && assignment.generation === generation) return;
+    hosts.detach(hostId, sandboxId, generation, "this sandbox is not yours");
+  }
+
+  async #work(id: string): Promise<void> {
+    const { store, hosts } = this.#deps;
+    if (this.#closed.signal.aborted) return;
+    const record = await store.sandboxes.byId(id);
+    if (record === undefined) {
+      hosts.unassign(id, "deleted");
+      return;
+    }
+    const { phase } = record.status;
+    if (phase === SandboxPhase.DELETING) await this.#delete(record);
+    else if (phase === SandboxPhase.STOPPING) await this.#stop(record);
+    else if (isTerminal(phase)) await this.#release(record);
+    else if (wantsToRun(phase)) await this.#run(record);
+    this.#retries.delete(id);
+  }
+
+  /** Init stands, and a host is told to attach. The rest comes from the session. */
+  async #run(record: SandboxRecord): Promise<void> {
+    const { driver, hosts, launcher } = this.#deps;
+    const assignment = hosts.assignment(record.id);
+    if (assignment?.generation === record.generation) return;
+    if (record.status.phase !== SandboxPhase.READY) this.#limitProvisioning(record);
+    const facts = runtimeFacts(record);
+    const launched = facts.launchedGeneration === record.generation;
+    // Nothing depends on the host before the attach, and a first host takes longer to start than init.
+    const host = launcher.ensure(record.workspace, record.id);
+    host.catch(() => {});
+    const launch = await this.#deps.launchFacts(record);
+    let running: StartedSandbox | undefined;
+    if (launched) {
+      const found = await driver.inspect(record.id);
+      running = found?.generation === record.generation ? found.running : undefined;
+      if (running === undefined) return await this.#lost(record);
+    } else {
+      running = await this.#launch(record, launch);
+      if (running === undefined) return;
+    }
+    const started = running;
+    const { nonce, ca, config } = launch;
+    const attachFacts = {
+      started,
+      nonce,
+      ca,
+      config,
+      alwaysDenied: this.#deps.alwaysDenied(),
+      logDirectory: this.#deps.logDirectory(record.id),
+    };
+    hosts.assign({
+      hostId: (await host).id,
+      sandboxId: record.id,
+      generation: record.generation,
+      attach: (token) => attachMessage(record, attachFacts, token),
+    });
+  }
+
+  /** Starts init for a generation that was never started. Undefined: it failed for good, and that is stored. */
+  async #launch(record: SandboxRecord, launch: LaunchFacts): Promise<StartedSandbox | undefined> {
+    const { driver } = this.#deps;
+    const intent = sandboxIntent(record, launch);
+    try {
+      let started: StartedSandbox;
+      if (record.generation === 1n) started = await driver.create(intent);
+      else {
+        // What is left of the generation before must be gone; nothing is the usual case.
+        await driver.stop(record.id);
+        started = await driver.start(intent);
+      }
+      this.#recordLaunch(record, started);
+      return started;
+    } catch (error) {
+      if (error instanceof DriverError && !error.retryable) {
+        await this.fail(record.id, record.generation, "StartFailed", describeError(error));
+        return undefined;
+      }
+      throw error;
+    }
+  }
+
+  /** Stored while the host attaches; the session waits for it before the workload may start. */
+  #recordLaunch(record: SandboxRecord, started: StartedSandbox): void {
+    const write = this.#change(record.id, (current) => {
+      if (current.generation !== record.generation) return undefined;
+      const facts = { ...runtimeFacts(current), launchedGeneration: record.generation, bootId: started.record.bootId };
+      return { runtimeRecord: encodeRuntimeFacts(facts) };
+    });
+    this.#launchWrites.set(record.id, write);
+    write
+      .catch((error: unknown) => this.#retry(record.id, error))
+      .finally(() => {
+        if (this.#launchWrites.get(record.id) === write) this.#launchWrites.delete(record.id);
+      });
+  }
+
+  /** The driver no longer runs a workload that was launched: it is never started twice by itself. */
+  async #lost(record: SandboxRecord): Promise<void> {
+    const { clock } = this.#deps;
+    const { bootId } = runtimeFacts(record);
+    if (bootId !== "" && bootId !== this.#deps.bootId) {
+      await this.#change(record.id, ({ generation, status }) => {
+        if (generation !== record.generation || !wantsToRun(status.phase)) return undefined;
+        const message = "the machine was restarted; start the sandbox to continue with its files";
+        return { status: withPhase(status, SandboxPhase.STOPPED, "MachineRestarted", message, clock.now()) };
+      });
+      return;
+    }
+    const message = "the sandbox's processes are gone and did not report an exit status";
+    await this.fail(record.id, record.generation, "ComputeResourceMissing", message);
+  }
+
+  async #stop(record: SandboxRecord): Promise<void> {
+    const { clock, driver, hosts } = this.#deps;
+    await this.#endByRequest(record.id, STOP_GRACE_MS, "the sandbox is being stopped");
+    await driver.stop(record.id);
+    hosts.unassign(record.id, "stopped");
+    this.#forgetRun(record.id);
+    await this.#change(record.id, ({ generation, status }) => {
+      if (generation !== record.generation || status.phase !== SandboxPhase.STOPPING) return undefined;
+      return { status: withPhase(status, SandboxPhase.STOPPED, "Stopped", "the sandbox was stopped", clock.now()) };
+    });
+  }
+
+  /** A sandbox that has ended by itself: its compute is given back, its files stay. */
+  async #release(record: SandboxRecord): Promise<void> {
+    const { driver, hosts } = this.#deps;
+    if (this.#draining.has(record.id)) return;
+    hosts.unassign(record.id, "ended");
+    await driver.stop(record.id);
+    this.#forgetRun(record.id);
+    if (!isEphemeral(record)) return;
+    const changed = await this.#change(record.id, (current) => {
+      if (current.generation !== record.generation || !isTerminal(current.status.phase)) return undefined;
+      return deletingPatch(current, this.#deps.clock.now());
+    });
+    if (changed?.status.phase === SandboxPhase.DELETING) await this.#delete(changed);
+  }
+
+  async #delete(record: SandboxRecord): Promise<void> {
+    const { driver, feeds, hosts, log, sessions, store } = this.#deps;
+    hosts.unassign(record.id, "deleted");
+    sessions.get(record.id)?.close();
+    this.#forgetRun(record.id);
+    await driver.delete(record.id);
+    await store.write(store.sandboxes.remove(record.id, "any"), store.idBlocks.release(record.id));
+    feeds.remove(record.id);
+    sessions.notify(record.id);
+    log.info({ [LogField.sandboxId]: record.id, [LogField.sandboxName]: record.name }, "sandbox deleted");
+  }
+
+  /** Asks the supervisor to end the workload, and waits until it did or the grace is over. */
+  async #endByRequest(id: string, graceMs: number, reason: string): Promise<void> {
+    const { clock, sessions } = this.#deps;
+    const session = sessions.get(id);
+    if (session === undefined || session.state !== "ready") return;
+    const { promise, resolve } = Promise.withResolvers<void>();
+    const stop = session.onState(() => {
+      if (session.state === "closed") resolve();
+    });
+    const timer = new AbortController();
+    try {
+      if (!session.send({ case: "end", value: create(EndSandboxSchema, { grace: toDuration(graceMs), reason }) }))
+        return;
+      const limit = clock.sleep(graceMs + STOP_REPORT_MS, { signal: timer.signal, unref: true }).catch(() => {});
+      await Promise.race([promise, limit]);
+    } finally {
+      timer.abort();
+      stop();
+    }
+  }
+
+  #forgetRun(id: string): void {
+    this.#provisioning.get(id)?.abort();
+    this.#provisioning.delete(id);
+    this.#draining.delete(id);
+    this.#deps.attachments.reset(id);
+    this.#deps.broker.rejectPending(id, unavailable("the sandbox has ended; nothing was started"));
+    this.#deps.sessions.notify(id);
+  }
+
+  /** Fails a start that takes too long. Armed once a generation. */
+  #limitProvisioning(record: SandboxRecord): void {
+    if (this.#provisioning.has(record.id)) return;
+    const timer = new AbortController();
+    this.#provisioning.set(record.id, timer);
+    this.#deps.clock.sleep(PROVISIONING_LIMIT_MS, { signal: timer.signal, unref: true }).then(
+      () => {
+        this.#provisioning.delete(record.id);
+        const message = `the sandbox was not ready within ${PROVISIONING_LIMIT_MS / 1000} s`;
+        return this.fail(record.id, record.generation, "ProvisioningTimedOut", message);
+      },
+      () => {},
+    );
+  }
+
+  /** A step failed: it is repeated, each time a little later, until it succeeds or somebody wants something else. */
+  #retry(id: string, error: unknown): void {
+    if (this.#closed.signal.aborted) return;
+    const before = this.#retries.get(id);
+    before?.cancel.abort();
+    const attempt = (before?.attempt ?? 0) + 1;
+    const cancel = new AbortController();
+    this.#retries.set(id, { attempt, cancel });
+    const waitMs = Math.min(RETRY_FIRST_MS * 2 ** (attempt - 1), RETRY_LAST_MS);
+    this.#deps.log.warn(
+      { [LogField.sandboxId]: id, err: error, attempt, retry_ms: waitMs },
+      "sandbox operation failed",
+    );
+    void this.#noteFailure(id, describeError(error)).catch(() => {});
+    this.#deps.clock.sleep(waitMs, { signal: cancel.signal, unref: true }).then(
+      () => this.request(id),
+      () => {},
+    );
+  }
+
+  /** Shows why a stop or delete does not get on; a start shows it when it fails for good. */
+  async #noteFailure(id: string, message: string): Promise<void> {
+    await this.#change(id, ({ status }) => {
+      const reasons: Partial<Record<Phase, ReadyReason>> = {
+        [SandboxPhase.DELETING]: "DeleteFailed",
+        [SandboxPhase.STOPPING]: "StopFailed",
+      };
+      const reason = reasons[status.phase];
+      if (reason === undefined) return undefined;
+      return {
+        status: withCondition(status, { type: "Ready", status: "False", reason, message }, this.#deps.clock.now()),
+      };
+    });
+  }
+
+  /** A conditional change of the record; watchers are told. Undefined: the record is gone. */
+  async #change(
+    id: string,
+    patch: (record: SandboxRecord) => SandboxPatch | undefined,
+  ): Promise<SandboxRecord | undefined> {
+    try {
+      const record = await this.#deps.store.modifySandbox(id, (current) => {
+        const wanted = patch(current);
+        return wanted === undefined ? undefined : { patch: wanted };
+      });
+      this.#deps.feeds.of(id).changed();
+      this.#deps.sessions.notify(id);
+      return record;
+    } catch (error) {
+      if (isStoreError(error, "store_not_found")) return undefined;
+      throw error;
+    }
+  }
+}
+
+/** The change that makes a sandbox one that is being deleted. */
+export function deletingPatch(record: SandboxRecord, nowMs: number): SandboxPatch {
+  const message = "the sandbox is being deleted";
+  return {
+    deletionAt: record.deletionAt ?? nowMs,
+    status: withPhase(record.status, SandboxPhase.DELETING, "Deleting", message, nowMs),
+  };
+}

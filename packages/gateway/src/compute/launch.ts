@@ -1,0 +1,113 @@
+import { create } from "@bufbuild/protobuf";
+import type { SandboxPolicy, SandboxTemplate } from "@openshell/api";
+import {
+  type AttachSandbox,
+  AttachSandboxSchema,
+  type MainProcess,
+  MainProcessSchema,
+  type SandboxToken,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import type { ResourceLimits, SandboxIntent, StartedSandbox, VolumeRequest } from "@openshell/drivers/driver.ts";
+import type { GatewayConfig } from "../config/config.ts";
+import type { InspectionCaMaterial } from "../pki/inspection-ca.ts";
+import type { SandboxRecord } from "../store/types.ts";
+import type { SecretContext } from "../store/vault.ts";
+import { resourceLimits } from "./resources.ts";
+import { runtimeFacts } from "./runtime-record.ts";
+
+/** Name of the stored attach nonce of a sandbox; its version is the generation. */
+export const NONCE_SECRET = "attach-nonce";
+export const NONCE_BYTES = 32;
+
+/** What the sealed nonce of one generation is bound to. */
+export function nonceContext(workspace: string, sandboxId: string, generation: bigint): SecretContext {
+  return { purpose: "attach nonce", workspace, owner: sandboxId, key: NONCE_SECRET, version: generation };
+}
+
+export interface LaunchFacts {
+  readonly nonce: Uint8Array;
+  readonly idBlock: number | undefined;
+  readonly ca: InspectionCaMaterial;
+  readonly policy: SandboxPolicy | undefined;
+  readonly volumes: readonly VolumeRequest[];
+  readonly config: GatewayConfig;
+}
+
+/** What the driver is asked to run for this record. */
+export function sandboxIntent(record: SandboxRecord, facts: LaunchFacts): SandboxIntent {
+  const { config, policy } = facts;
+  return {
+    sandboxId: record.id,
+    name: record.name,
+    workspace: record.workspace,
+    generation: record.generation,
+    nonce: facts.nonce,
+    idBlock: facts.idBlock,
+    root: { kind: "host" },
+    hostname: record.name,
+    process: { runAsUser: policy?.process?.runAsUser ?? "", runAsGroup: policy?.process?.runAsGroup ?? "" },
+    resources: limitsOf(record.spec.template),
+    volumes: facts.volumes,
+    caller: runtimeFacts(record).caller,
+    inspectionCaPem: facts.ca.certificatePem,
+    additionalCaPem: config.supervisor.network.additionalCa?.pem ?? "",
+  };
+}
+
+function limitsOf(template: SandboxTemplate | undefined): ResourceLimits {
+  return resourceLimits(template?.resources).limits;
+}
+
+export interface AttachFacts {
+  readonly started: StartedSandbox;
+  readonly nonce: Uint8Array;
+  readonly ca: InspectionCaMaterial;
+  readonly config: GatewayConfig;
+  readonly alwaysDenied: readonly string[];
+  readonly logDirectory: string;
+}
+
+/** Everything a host needs to hold the sandbox. Complete: a host that reconnects gets it again. */
+export function attachMessage(record: SandboxRecord, facts: AttachFacts, token: SandboxToken): AttachSandbox {
+  const { started, ca, config } = facts;
+  return create(AttachSandboxSchema, {
+    sandboxId: record.id,
+    sandboxName: record.name,
+    workspace: record.workspace,
+    generation: record.generation,
+    token,
+    local: { socketPath: started.boundary.socketPath, nonce: facts.nonce, layout: layoutOf(started) },
+    inspectionCa: { certificatePem: ca.certificatePem, privateKeyPem: ca.privateKeyPem.reveal() },
+    network: {
+      additionalCaPem: config.supervisor.network.additionalCa?.pem ?? "",
+      resolvers: [...config.supervisor.network.resolvers],
+      alwaysDenied: [...facts.alwaysDenied],
+    },
+    limits: {},
+    logDirectory: facts.logDirectory,
+    driverIsolation: started.isolation.map(({ name, enforced, detail }) => ({ name, enforced, detail })),
+  });
+}
+
+function layoutOf({ layout }: StartedSandbox) {
+  return {
+    home: layout.home,
+    workingDirectory: layout.workingDirectory,
+    uid: layout.uid,
+    gid: layout.gid,
+    readOnlyPaths: [...layout.readOnlyPaths],
+    readWritePaths: [...layout.readWritePaths],
+    environment: { ...layout.environment },
+  };
+}
+
+/** The main process of this record; an empty command lets the supervisor choose the login shell. */
+export function mainProcess(record: SandboxRecord): MainProcess {
+  const facts = runtimeFacts(record);
+  return create(MainProcessSchema, {
+    command: facts.defaultCommand ? [] : record.spec.command,
+    environment: { ...record.spec.template?.environment, ...record.spec.environment },
+    tty: record.spec.tty,
+    awaitAttachment: facts.awaitAttachment,
+  });
+}

@@ -1,0 +1,30 @@
+/** Limits of the sandbox life cycle. Times in milliseconds. */
+
+/** A main process has this long between SIGTERM and SIGKILL. */
+export const STOP_GRACE_MS = 10_000;
+/** After the grace the driver ends what is left; the supervisor's own report is waited for so much longer. */
+export const STOP_REPORT_MS = 2_000;
+/** A running sandbox whose supervisor is away for longer shows it in its phase; shorter absences are re-attachments. */
+export const DISCONNECT_GRACE_MS = 2_000;
+/** Start-up that gets no configuration accepted within this window fails; a configuration change arms it anew. */
+export const PROVISIONING_LIMIT_MS = 300_000;
+/** First and last wait between attempts of an operation that failed for a passing reason. */
+export const RETRY_FIRST_MS = 250;
+export const RETRY_LAST_MS = 30_000;
+/** DeleteSandbox answers COMPLETED when the work is done so soon, else ACCEPTED; it goes on in both cases. */
+export const DELETE_WAIT_MS = 20_000;
+/** Sandboxes taken up at once when the gateway starts. */
+export const RECOVERY_CONCURRENCY = 16;
+/** Rows read at once. */
+export const RECOVERY_PAGE = 500;
+/** Log lines and platform events kept in memory for one sandbox. */
+export const LOG_LINES = 2_000;
+export const PLATFORM_EVENTS = 50;
+/** Bytes of log text kept for one sandbox. */
+export const LOG_BYTES = 1024 * 1024;
+/** Characters of one log line; the rest is cut. */
+export const LOG_LINE_CHARACTERS = 8_192;
+/** Items that one watcher may lag behind before it is told that it missed some. */
+export const WATCH_QUEUE = 1_024;
+/** Streams that may watch one sandbox. */
+export const MAX_WATCHERS = 64;

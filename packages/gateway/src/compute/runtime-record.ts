@@ -1,0 +1,43 @@
+import type { JsonValue, SandboxRecord } from "../store/types.ts";
+
+/** What the life cycle remembers of a sandbox beside its public record. No secrets. */
+export interface RuntimeFacts {
+  /** Who created it, as the kernel said; undefined for a remote caller. */
+  readonly caller: { readonly uid: number; readonly gid: number } | undefined;
+  /** The creator named no command: the supervisor chooses a login shell that exists. */
+  readonly defaultCommand: boolean;
+  /** The creator said that it will attach. */
+  readonly awaitAttachment: boolean;
+  /** Generation whose init was started and may have run the workload: it is never launched a second time. 0: none. */
+  readonly launchedGeneration: bigint;
+  /** Boot of the machine at that launch. */
+  readonly bootId: string;
+}
+
+export function runtimeFacts(record: Pick<SandboxRecord, "runtimeRecord">): RuntimeFacts {
+  const stored = (record.runtimeRecord ?? {}) as Record<string, JsonValue>;
+  const caller = stored.caller as { uid: number; gid: number } | undefined;
+  return {
+    caller: caller === undefined || caller === null ? undefined : { uid: caller.uid, gid: caller.gid },
+    defaultCommand: stored.defaultCommand === true,
+    awaitAttachment: stored.awaitAttachment === true,
+    launchedGeneration: BigInt(typeof stored.launchedGeneration === "string" ? stored.launchedGeneration : "0"),
+    bootId: typeof stored.bootId === "string" ? stored.bootId : "",
+  };
+}
+
+export function encodeRuntimeFacts(facts: RuntimeFacts): JsonValue {
+  const { caller, launchedGeneration, ...rest } = facts;
+  return {
+    ...rest,
+    launchedGeneration: launchedGeneration.toString(),
+    ...(caller === undefined ? {} : { caller: { uid: caller.uid, gid: caller.gid } }),
+  };
+}
+
+/** Annotation of sandboxes that are deleted once their main process has ended and its output was taken. */
+export const RETENTION_ANNOTATION = "openshell.nvidia.com/retention";
+
+export function isEphemeral(record: Pick<SandboxRecord, "annotations">): boolean {
+  return record.annotations[RETENTION_ANNOTATION] === "ephemeral";
+}

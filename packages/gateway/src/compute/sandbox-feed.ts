@@ -1,0 +1,203 @@
+import { create } from "@bufbuild/protobuf";
+import { type PlatformEvent, PlatformEventSchema, type SandboxLogLine, SandboxLogLineSchema } from "@openshell/api";
+import type { LogBatch } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { toTimestamp } from "@openshell/api/times.ts";
+import { escapeUntrusted } from "@openshell/base";
+import { BoundedQueue } from "../sessions/queue.ts";
+import { LOG_BYTES, LOG_LINE_CHARACTERS, LOG_LINES, MAX_WATCHERS, PLATFORM_EVENTS, WATCH_QUEUE } from "./limits.ts";
+
+/** One kept item; `sequence` is the position in the sandbox's space of cursors. */
+export type FeedItem =
+  | { readonly kind: "log"; readonly sequence: number; readonly line: SandboxLogLine }
+  | { readonly kind: "event"; readonly sequence: number; readonly event: PlatformEvent };
+
+/** What a watcher receives live. `missed` counts items that it was too slow for. */
+export type FeedNotice =
+  | FeedItem
+  | { readonly kind: "changed" }
+  | { readonly kind: "gone" }
+  | { readonly kind: "missed"; readonly count: number };
+
+interface Watcher {
+  readonly queue: BoundedQueue<FeedNotice>;
+  missed: number;
+  changePending: boolean;
+}
+
+/**
+ * The recent log lines and events of one sandbox, and those who watch it. Lives in memory: a restarted gateway begins a
+ * new space of cursors.
+ */
+export class SandboxFeed {
+  /** Names this space of cursors. */
+  readonly space: string;
+  readonly #logs: (FeedItem & { kind: "log" })[] = [];
+  readonly #events: (FeedItem & { kind: "event" })[] = [];
+  readonly #watchers = new Set<Watcher>();
+  #logBytes = 0;
+  #sequence = 0;
+
+  constructor(space: string) {
+    this.space = space;
+  }
+
+  /** Position of the newest item; 0 before the first. */
+  get sequence(): number {
+    return this.#sequence;
+  }
+
+  get logs(): readonly (FeedItem & { readonly kind: "log" })[] {
+    return this.#logs;
+  }
+
+  get events(): readonly (FeedItem & { readonly kind: "event" })[] {
+    return this.#events;
+  }
+
+  /** Everything after `sequence`, in order, or undefined when some of it was dropped already. */
+  after(sequence: number): readonly FeedItem[] | undefined {
+    if (sequence < this.#droppedThrough) return undefined;
+    const kept = [...this.#logs, ...this.#events].filter((item) => item.sequence > sequence);
+    return kept.toSorted((a, b) => a.sequence - b.sequence);
+  }
+
+  #droppedThrough = 0;
+
+  addLines(sandboxId: string, batch: LogBatch): void {
+    for (const line of batch.lines) {
+      this.#addLine(
+        create(SandboxLogLineSchema, {
+          sandboxId,
+          ...(line.time === undefined ? {} : { eventTime: line.time }),
+          level: escapeUntrusted(line.level, 32),
+          target: escapeUntrusted(line.target, 256),
+          message: escapeUntrusted(line.message, LOG_LINE_CHARACTERS),
+          source: line.source === "gateway" ? "gateway" : "sandbox",
+          fields: line.fields,
+        }),
+      );
+    }
+    if (batch.dropped > 0n) {
+      this.#addLine(
+        create(SandboxLogLineSchema, {
+          sandboxId,
+          eventTime: batch.lines.at(-1)?.time ?? toTimestamp(Date.now()),
+          level: "WARN",
+          target: "openshell",
+          message: `${batch.dropped} log lines were dropped at the sandbox's limit`,
+          source: "sandbox",
+        }),
+      );
+    }
+  }
+
+  addGatewayLine(sandboxId: string, level: string, message: string, nowMs: number): void {
+    this.#addLine(
+      create(SandboxLogLineSchema, {
+        sandboxId,
+        eventTime: toTimestamp(nowMs),
+        level,
+        target: "gateway",
+        message: escapeUntrusted(message, LOG_LINE_CHARACTERS),
+        source: "gateway",
+      }),
+    );
+  }
+
+  addEvent(facts: { type: "Normal" | "Warning"; reason: string; message: string }, nowMs: number): void {
+    const event = create(PlatformEventSchema, { eventTime: toTimestamp(nowMs), source: "gateway", ...facts });
+    const item = { kind: "event" as const, sequence: ++this.#sequence, event };
+    this.#events.push(item);
+    if (this.#events.length > PLATFORM_EVENTS) this.#drop(this.#events.shift());
+    this.#publish(item);
+  }
+
+  /** The sandbox's record changed. Watchers that have not seen the last change yet are told once. */
+  changed(): void {
+    for (const watcher of this.#watchers) {
+      if (watcher.changePending) continue;
+      watcher.changePending = watcher.queue.offer({ kind: "changed" });
+    }
+  }
+
+  /** The sandbox's record is gone; every watch ends. */
+  gone(): void {
+    for (const watcher of this.#watchers) {
+      watcher.queue.offer({ kind: "gone" });
+      watcher.queue.close();
+    }
+  }
+
+  /** Live notices from now on. Undefined when too many watch already. Leaving the iteration ends the watch. */
+  watch(signal: AbortSignal): AsyncIterable<FeedNotice> | undefined {
+    if (this.#watchers.size >= MAX_WATCHERS) return undefined;
+    const watcher: Watcher = { queue: new BoundedQueue(WATCH_QUEUE), missed: 0, changePending: false };
+    this.#watchers.add(watcher);
+    const onAbort = (): void => watcher.queue.close();
+    if (signal.aborted) onAbort();
+    signal.addEventListener("abort", onAbort, { once: true });
+    const watchers = this.#watchers;
+    return (async function* () {
+      try {
+        for await (const notice of watcher.queue) {
+          if (notice.kind === "changed") watcher.changePending = false;
+          yield notice;
+          if (watcher.missed > 0) {
+            const count = watcher.missed;
+            watcher.missed = 0;
+            yield { kind: "missed", count } as const;
+          }
+        }
+      } finally {
+        signal.removeEventListener("abort", onAbort);
+        watchers.delete(watcher);
+      }
+    })();
+  }
+
+  #addLine(line: SandboxLogLine): void {
+    const item = { kind: "log" as const, sequence: ++this.#sequence, line };
+    this.#logs.push(item);
+    this.#logBytes += line.message.length;
+    while (this.#logs.length > LOG_LINES || this.#logBytes > LOG_BYTES) {
+      const dropped = this.#logs.shift();
+      if (dropped === undefined) break;
+      this.#logBytes -= dropped.line.message.length;
+      this.#drop(dropped);
+    }
+    this.#publish(item);
+  }
+
+  #drop(item: FeedItem | undefined): void {
+    if (item !== undefined && item.sequence > this.#droppedThrough) this.#droppedThrough = item.sequence;
+  }
+
+  #publish(item: FeedItem): void {
+    for (const watcher of this.#watchers) if (!watcher.queue.offer(item)) watcher.missed += 1;
+  }
+}
+
+/** The feeds of all sandboxes that anything was said about. */
+export class SandboxFeeds {
+  readonly #space: string;
+  readonly #feeds = new Map<string, SandboxFeed>();
+
+  /** `space`: unique to this gateway process. */
+  constructor(space: string) {
+    this.#space = space;
+  }
+
+  of(sandboxId: string): SandboxFeed {
+    let feed = this.#feeds.get(sandboxId);
+    if (feed === undefined) {
+      feed = new SandboxFeed(this.#space);
+      this.#feeds.set(sandboxId, feed);
+    }
+    return feed;
+  }
+
+  remove(sandboxId: string): void {
+    this.#feeds.get(sandboxId)?.gone();
+    this.#feeds.delete(sandboxId);
+  }
+}

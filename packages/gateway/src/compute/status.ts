@@ -1,0 +1,137 @@
+import { clone, create } from "@bufbuild/protobuf";
+import {
+  type SandboxCondition,
+  SandboxConditionSchema,
+  SandboxPhase,
+  type SandboxStatus,
+  SandboxStatusSchema,
+} from "@openshell/api";
+import type { IsolationReport } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { toTimestamp } from "@openshell/api/times.ts";
+import { escapeUntrusted } from "@openshell/base";
+
+/** Why a sandbox is ready or not; public, so the list only grows. */
+export type ReadyReason =
+  | "DependenciesReady"
+  | "DependenciesNotReady"
+  | "SupervisorNotConnected"
+  | "Starting"
+  | "Stopping"
+  | "Stopped"
+  | "Deleting"
+  | "MainProcessCompleted"
+  | "MainProcessFailed"
+  | "ConfigurationInvalid"
+  | "ComputeResourceMissing"
+  | "MachineRestarted"
+  | "ProvisioningTimedOut"
+  | "SandboxEnded"
+  | "StartFailed"
+  | "DeleteFailed"
+  | "StopFailed";
+
+export interface ConditionFacts {
+  readonly type: string;
+  readonly status: "True" | "False" | "Unknown";
+  readonly reason: string;
+  readonly message: string;
+}
+
+/** Characters of a condition's message. */
+const MAX_MESSAGE = 1024;
+
+/** A copy of the status with one condition set; its transition time changes only with its status. */
+export function withCondition(status: SandboxStatus, facts: ConditionFacts, nowMs: number): SandboxStatus {
+  const next = clone(SandboxStatusSchema, status);
+  const before = next.conditions.find((condition) => condition.type === facts.type);
+  const kept = before?.status === facts.status ? before.transitionTime : undefined;
+  const condition = create(SandboxConditionSchema, {
+    ...facts,
+    message: facts.message.slice(0, MAX_MESSAGE),
+    transitionTime: kept ?? toTimestamp(nowMs),
+  });
+  if (before === undefined) next.conditions.push(condition);
+  else next.conditions[next.conditions.indexOf(before)] = condition;
+  return next;
+}
+
+/** A copy of the status in another phase, with the `Ready` condition that explains it. */
+export function withPhase(
+  status: SandboxStatus,
+  phase: SandboxPhase,
+  reason: ReadyReason,
+  message: string,
+  nowMs: number,
+): SandboxStatus {
+  const ready = phase === SandboxPhase.READY ? "True" : "False";
+  const next = withCondition(status, { type: "Ready", status: ready, reason, message }, nowMs);
+  next.phase = phase;
+  return next;
+}
+
+export function readyCondition(status: SandboxStatus): SandboxCondition | undefined {
+  return status.conditions.find((condition) => condition.type === "Ready");
+}
+
+/** The status of a sandbox that starts (again): what the last run left is gone, what was durable stays. */
+export function startingStatus(status: SandboxStatus, phase: SandboxPhase, nowMs: number): SandboxStatus {
+  const next = withPhase(status, phase, "Starting", "the sandbox is being started", nowMs);
+  delete next.exitCode;
+  delete next.mainProcessStartedTime;
+  delete next.nextRestartTime;
+  delete next.configurationAdmission;
+  next.mainProcessInstanceId = "";
+  return next;
+}
+
+/** Phases in which a sandbox is meant to run. */
+export function wantsToRun(phase: SandboxPhase): boolean {
+  return (
+    phase === SandboxPhase.PROVISIONING ||
+    phase === SandboxPhase.STARTING ||
+    phase === SandboxPhase.READY ||
+    phase === SandboxPhase.UNKNOWN
+  );
+}
+
+/** Phases after which nothing happens until somebody asks for it. */
+export function isTerminal(phase: SandboxPhase): boolean {
+  return phase === SandboxPhase.COMPLETED || phase === SandboxPhase.ERROR || phase === SandboxPhase.STOPPED;
+}
+
+/** Reasons of phase ERROR from which StartSandbox may try again: nothing of the sandbox was lost. */
+const STARTABLE_ERRORS: ReadonlySet<string> = new Set<ReadyReason>([
+  "MainProcessFailed",
+  "ProvisioningTimedOut",
+  "ComputeResourceMissing",
+  "SandboxEnded",
+  "StartFailed",
+  "StopFailed",
+]);
+
+/** Whether StartSandbox is allowed now. */
+export function mayStart(status: SandboxStatus): boolean {
+  if (status.phase === SandboxPhase.STOPPED || status.phase === SandboxPhase.COMPLETED) return true;
+  return status.phase === SandboxPhase.ERROR && STARTABLE_ERRORS.has(readyCondition(status)?.reason ?? "");
+}
+
+/** What the supervisor reported about isolation, as the `Isolation` condition. Layer names and details come from our own host, yet are escaped. */
+export function isolationCondition(report: IsolationReport): ConditionFacts {
+  const missing = report.layers.filter((layer) => !layer.enforced);
+  const text = (layer: { name: string; detail: string }) =>
+    escapeUntrusted(layer.detail === "" ? layer.name : `${layer.name} (${layer.detail})`, 200);
+  const capture = `network capture: ${escapeUntrusted(report.captureMode, 64)}`;
+  return missing.length === 0
+    ? { type: "Isolation", status: "True", reason: "Complete", message: capture }
+    : {
+        type: "Isolation",
+        status: "False",
+        reason: "Reduced",
+        message: `not in force: ${missing.map(text).join(", ")}; ${capture}`,
+      };
+}
+
+/** The public exit code of a main process: its own, or 128 + the signal that ended it. */
+export function publicExitCode(exit: { case: "exitCode" | "signal"; value: number }): number {
+  return exit.case === "exitCode" ? exit.value : 128 + exit.value;
+}

@@ -1,0 +1,138 @@
+import { randomUUID } from "node:crypto";
+import { create } from "@bufbuild/protobuf";
+import { deadlineExceeded, notFound, resourceExhausted, unavailable } from "@openshell/api/errors.ts";
+import {
+  type RelayDownlink,
+  RelayDownlinkSchema,
+  type RelayKind,
+  type RelayOpen,
+  RelayOpenSchema,
+  type RelayUplink,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import type { Clock } from "@openshell/base";
+import { BoundedQueue } from "../sessions/queue.ts";
+import {
+  MAX_PENDING_RELAYS,
+  MAX_PENDING_RELAYS_PER_SANDBOX,
+  RELAY_DOWNLINK_QUEUE,
+  RELAY_OPEN_TIMEOUT_MS,
+} from "./limits.ts";
+
+/** One open relay as the caller's side sees it. */
+export interface RelayChannel {
+  readonly relayId: string;
+  /** What the host sends after its hello; read at the caller's pace. Throws when the host's stream breaks. */
+  readonly uplink: AsyncIterator<RelayUplink>;
+  /** Sends one frame, waiting while the host does not read. Throws when its stream has ended. */
+  send(message: RelayDownlink["message"], signal?: AbortSignal): Promise<void>;
+  /** Ends the stream towards the host. `finished` says that the result was read: otherwise the host ends the process. */
+  close(outcome: "finished" | "cancelled"): void;
+}
+
+/** Asks the host of a sandbox to open a relay; false when it cannot be told. */
+export type RelayOpener = (open: RelayOpen) => boolean;
+
+interface PendingRelay {
+  readonly sandboxId: string;
+  readonly resolve: (channel: RelayChannel) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/**
+ * Pairs a caller who wants a stream into a sandbox with the stream that the sandbox's host opens for it. Bytes pass in
+ * both directions only as fast as their reader takes them.
+ */
+export class RelayBroker {
+  readonly #clock: Clock;
+  readonly #pending = new Map<string, PendingRelay>();
+  readonly #pendingPerSandbox = new Map<string, number>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  get pending(): number {
+    return this.#pending.size;
+  }
+
+  /** Opens a relay through `opener`. @throws ApiError RESOURCE_EXHAUSTED, UNAVAILABLE, DEADLINE_EXCEEDED, or the signal's reason. */
+  async open(sandboxId: string, kind: RelayKind, opener: RelayOpener, signal?: AbortSignal): Promise<RelayChannel> {
+    signal?.throwIfAborted();
+    const mine = this.#pendingPerSandbox.get(sandboxId) ?? 0;
+    if (this.#pending.size >= MAX_PENDING_RELAYS || mine >= MAX_PENDING_RELAYS_PER_SANDBOX) {
+      throw resourceExhausted("too many executions are waiting to start", { next: "Try again", retryDelayMs: 100 });
+    }
+    const relayId = randomUUID();
+    const { promise, resolve, reject } = Promise.withResolvers<RelayChannel>();
+    this.#pending.set(relayId, { sandboxId, resolve, reject });
+    this.#pendingPerSandbox.set(sandboxId, mine + 1);
+    const timer = new AbortController();
+    const onAbort = (): void => reject(signal?.reason);
+    signal?.addEventListener("abort", onAbort, { once: true });
+    try {
+      if (!opener(create(RelayOpenSchema, { relayId, kind }))) {
+        throw unavailable("the sandbox's supervisor is not connected", { next: "Try again", retryDelayMs: 250 });
+      }
+      this.#clock.sleep(RELAY_OPEN_TIMEOUT_MS, { signal: timer.signal, unref: true }).then(
+        () => reject(deadlineExceeded("the sandbox's supervisor did not open the relay in time; nothing was started")),
+        () => {},
+      );
+      return await promise;
+    } finally {
+      signal?.removeEventListener("abort", onAbort);
+      timer.abort();
+      this.#forget(relayId, sandboxId);
+    }
+  }
+
+  /**
+   * The host's side: takes the relay that was asked for and yields what is to be sent. `uplink` is the rest of the host's
+   * stream. Returns when the caller has what it wanted; an unfinished caller's leaving shows as a cancelled stream.
+   *
+   * @throws ApiError NOT_FOUND for a relay that is unknown, expired or another sandbox's.
+   */
+  async *claim(
+    relayId: string,
+    sandboxId: string,
+    uplink: AsyncIterator<RelayUplink>,
+    streamSignal: AbortSignal,
+  ): AsyncGenerator<RelayDownlink, void, void> {
+    const pending = this.#pending.get(relayId);
+    if (pending === undefined || pending.sandboxId !== sandboxId) throw notFound("relay", relayId);
+    this.#forget(relayId, sandboxId);
+    const downlink = new BoundedQueue<RelayDownlink>(RELAY_DOWNLINK_QUEUE);
+    const onAbort = (): void => downlink.close();
+    streamSignal.addEventListener("abort", onAbort, { once: true });
+    pending.resolve({
+      relayId,
+      uplink,
+      send: (message, signal) => downlink.push(create(RelayDownlinkSchema, { message }), signal),
+      close: (outcome) => downlink.close(outcome === "finished" ? undefined : new RelayCancelled()),
+    });
+    try {
+      yield* downlink;
+    } finally {
+      streamSignal.removeEventListener("abort", onAbort);
+    }
+  }
+
+  /** Ends what waits for a relay of this sandbox: it is being stopped, or its host is gone. */
+  rejectPending(sandboxId: string, error: unknown): void {
+    for (const pending of this.#pending.values()) if (pending.sandboxId === sandboxId) pending.reject(error);
+  }
+
+  #forget(relayId: string, sandboxId: string): void {
+    if (!this.#pending.delete(relayId)) return;
+    const left = (this.#pendingPerSandbox.get(sandboxId) ?? 1) - 1;
+    if (left === 0) this.#pendingPerSandbox.delete(sandboxId);
+    else this.#pendingPerSandbox.set(sandboxId, left);
+  }
+}
+
+/** The caller left before its result: the stream to the host ends as cancelled. */
+export class RelayCancelled extends Error {
+  constructor() {
+    super("the caller left");
+    this.name = "AbortError";
+  }
+}

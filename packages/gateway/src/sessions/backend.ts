@@ -1,0 +1,69 @@
+import type { SandboxPolicy } from "@openshell/api";
+import type {
+  ComponentResult,
+  Failure,
+  LogBatch,
+  MainProcess,
+  MainProcessExit,
+  ProviderEnvironment,
+  RuntimeReady,
+  SandboxConfig,
+  SupervisorHello,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+
+/** Who a session speaks for. */
+export interface SessionIdentity {
+  readonly sandboxId: string;
+  readonly generation: bigint;
+  readonly sessionId: string;
+  readonly instanceId: string;
+}
+
+/** The policy proposed for a first start. */
+export interface StartupCandidate {
+  readonly policy: SandboxPolicy;
+  readonly hash: string;
+  readonly version: number;
+  readonly source: "gateway" | "image" | "default";
+}
+
+/** Both components, built from one read of the store, and the main process to start. */
+export interface Bootstrap {
+  readonly config: SandboxConfig;
+  readonly environment: ProviderEnvironment;
+  /** Only wanted for a first start. */
+  readonly mainProcess: MainProcess;
+}
+
+/** What the supervisor answered to a delivered component. */
+export interface AppliedComponents {
+  readonly config: ComponentResult;
+  readonly environment: ComponentResult;
+}
+
+/**
+ * The rest of the gateway, as a supervisor session sees it. Every method that stores resolves when the fact is durable.
+ * A method may throw SessionRefused: the session ends and the supervisor is told.
+ */
+export interface SessionBackend {
+  /** Is this sandbox, in this generation, meant to run? Refuses otherwise. */
+  admit(hello: SupervisorHello): Promise<void>;
+  candidate(identity: SessionIdentity, hello: SupervisorHello): Promise<StartupCandidate>;
+  /** Stores what the supervisor prepared; `prepared` undefined means the candidate as it is. */
+  adoptPolicy(
+    identity: SessionIdentity,
+    candidate: StartupCandidate,
+    prepared: SandboxPolicy | undefined,
+  ): Promise<void>;
+  bootstrap(identity: SessionIdentity): Promise<Bootstrap>;
+  /** The configuration is in force; the workload may start. */
+  configurationApplied(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void>;
+  /** The start cannot go on with this configuration; it waits for a change. */
+  configurationRejected(identity: SessionIdentity, reason: Failure): Promise<void>;
+  runtimeReady(identity: SessionIdentity, ready: RuntimeReady): Promise<void>;
+  mainProcessExited(identity: SessionIdentity, exit: MainProcessExit): Promise<void>;
+  sandboxEnded(identity: SessionIdentity, reason: Failure | undefined): Promise<void>;
+  logs(identity: SessionIdentity, batch: LogBatch): void;
+  /** The current session of a sandbox ended without a successor. */
+  disconnected(identity: SessionIdentity): void;
+}

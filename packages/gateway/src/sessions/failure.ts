@@ -1,0 +1,31 @@
+import { create } from "@bufbuild/protobuf";
+import { type Failure, FailureSchema } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { escapeUntrusted, RuntimeError } from "@openshell/base";
+import { MAX_FAILURE_TEXT } from "./limits.ts";
+
+/** A failure as the protocol carries it. */
+export function failure(code: string, message: string, options: { next?: string; retryable?: boolean } = {}): Failure {
+  return create(FailureSchema, {
+    code,
+    message: message.slice(0, MAX_FAILURE_TEXT),
+    next: options.next ?? "",
+    retryable: options.retryable ?? false,
+  });
+}
+
+/** What a peer said went wrong, as one line that is safe to store and to show. */
+export function failureText(value: Failure | undefined): string {
+  if (value === undefined) return "no reason was given";
+  const text = value.message === "" ? value.code : value.message;
+  return escapeUntrusted(value.next === "" ? text : `${text}. ${value.next}`, MAX_FAILURE_TEXT);
+}
+
+/** A session that must not go on; the peer is told by SessionRejected. */
+export class SessionRefused extends RuntimeError {
+  readonly failure: Failure;
+
+  constructor(code: string, message: string, options: { next?: string; retryable?: boolean } = {}) {
+    super(code, message, options.next === undefined ? {} : { next: options.next });
+    this.failure = failure(code, message, options);
+  }
+}

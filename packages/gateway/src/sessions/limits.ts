@@ -1,0 +1,31 @@
+/** Limits of supervisor sessions. Times in milliseconds. */
+
+/** The revision of the supervisor protocol this gateway speaks; 1 belonged to a polling peer. */
+export const PROTOCOL_REVISION = 2;
+/** Oldest revision still spoken. */
+export const OLDEST_PROTOCOL_REVISION = 2;
+/** Messages waiting for one session's stream; more means that the peer does not read, and the session ends. */
+export const SESSION_QUEUE = 64;
+/** Messages waiting for one host's stream: attaches of all its sandboxes come in one burst after a reconnect. */
+export const HOST_QUEUE = 4096;
+/** First frame of any stream after it was opened. */
+export const HELLO_TIMEOUT_MS = 5_000;
+/** From SessionAccepted's candidate to StartupConfigPrepared. */
+export const PREPARE_TIMEOUT_MS = 45_000;
+/** From SessionAccepted to BootstrapResult. */
+export const BOOTSTRAP_TIMEOUT_MS = 60_000;
+/** A host says that it lives this often, for all its sandboxes at once. */
+export const HEARTBEAT_INTERVAL_MS = 15_000;
+/** A host that was silent for so long is treated as gone. */
+export const HEARTBEAT_LIMIT_MS = 45_000;
+/** A sandbox token is good for this long. */
+export const TOKEN_LIFETIME_MS = 60 * 60_000;
+/** Tokens with less life than this are replaced; looked at once every {@link TOKEN_RENEWAL_TICK_MS}. */
+export const TOKEN_RENEW_BEFORE_MS = 30 * 60_000;
+export const TOKEN_RENEWAL_TICK_MS = 10 * 60_000;
+/** A candidate, or a snapshot, larger than this is refused. */
+export const MAX_CONFIG_BYTES = 3 * 1024 * 1024;
+/** Characters of a failure's message that is stored or shown. */
+export const MAX_FAILURE_TEXT = 1024;
+/** Sandboxes one host may say that it holds. */
+export const MAX_HELD_SANDBOXES = 10_000;
