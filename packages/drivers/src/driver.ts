@@ -90,13 +90,13 @@ export interface ResourceLimits {
   readonly pids: number | undefined;
 }
 
-/** One `SRC:DST[:ro]`, parsed. */
+/** One `SRC:DST[:ro]`, parsed. `rw` keeps git hooks, git configuration and start-up files read-only, `rw-all` does not. */
 export interface VolumeRequest {
   /** Absolute host path. */
   readonly source: string;
   /** Absolute path inside. */
   readonly target: string;
-  readonly access: "rw" | "ro";
+  readonly access: "rw" | "ro" | "rw-all";
 }
 
 /** A running generation, and what a supervisor must know of it. */

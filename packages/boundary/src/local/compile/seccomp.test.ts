@@ -55,7 +55,7 @@ describe.each(["x64", "arm64"] as const)("seccomp filter on %s", (architecture) 
 
   it("allows every other call", () => {
     const named = new Set(
-      [...DENIED_SYSCALLS, "socket", "socketpair", "clone3", "prlimit64"].map((name) =>
+      [...DENIED_SYSCALLS, "socket", "socketpair", "clone3", "openat2", "prlimit64"].map((name) =>
         syscallNumber(name as SyscallName, architecture),
       ),
     );
@@ -119,6 +119,32 @@ describe.each(["x64", "arm64"] as const)("seccomp filter on %s", (architecture) 
     }
     // TCGETS, TIOCGWINSZ, FIONREAD, TIOCSPGRP, TIOCSCTTY.
     for (const command of [0x5401, 0x5413, 0x541b, 0x5410, 0x540e]) expect(verdict("ioctl", 0, command)).toBe(ALLOW);
+  });
+
+  it("never lets a file become set-id, however it gets its mode", () => {
+    const exists = (name: SyscallName): boolean => syscallNumber(name, architecture) !== undefined;
+    const [plain, sticky, create, tmpfile, cloexec] = [0o755, 0o1777, 0x41, 0x410002, 0x80000];
+    for (const bits of [0o4755, 0o2755, 0o6755, 0o104755]) {
+      expect(verdict("fchmod", 3, bits)).toBe(EPERM);
+      expect(verdict("fchmodat", -100, 0, bits)).toBe(EPERM);
+      expect(verdict("fchmodat2", -100, 0, bits, 0)).toBe(EPERM);
+      expect(verdict("mknodat", -100, 0, bits, 0)).toBe(EPERM);
+      expect(verdict("openat", -100, 0, create, bits)).toBe(EPERM);
+      expect(verdict("openat", -100, 0, tmpfile, bits)).toBe(EPERM);
+      // Without a flag that creates, the argument is whatever the register held.
+      expect(verdict("openat", -100, 0, cloexec, bits)).toBe(ALLOW);
+      if (exists("open")) expect(verdict("open", 0, create, bits)).toBe(EPERM);
+      if (exists("open")) expect(verdict("open", 0, 0, bits)).toBe(ALLOW);
+      for (const name of ["chmod", "creat", "mknod"] as const) {
+        if (exists(name)) expect([name, verdict(name, 0, bits)]).toEqual([name, EPERM]);
+      }
+    }
+    for (const mode of [plain, sticky]) {
+      expect(verdict("fchmod", 3, mode)).toBe(ALLOW);
+      expect(verdict("fchmodat", -100, 0o4755, mode)).toBe(ALLOW);
+      expect(verdict("openat", 0o4755, 0o4755, create, mode)).toBe(ALLOW);
+    }
+    expect(verdict("openat2")).toBe(errno(38));
   });
 
   it("denies limits of another process", () => {

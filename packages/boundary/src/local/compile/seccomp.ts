@@ -33,6 +33,27 @@ const SOCK_TYPE_MASK = 0xf;
 /** Default, ICMP echo, TCP, UDP, ICMPv6 echo, MPTCP. Others (SCTP, DCCP, UDP-Lite) would load kernel modules on demand. */
 const INET_PROTOCOLS = [0, 1, 6, 17, 58, 262];
 
+/**
+ * S_ISUID | S_ISGID. What the agent writes into a volume belongs to the owner of the sandbox outside, so a set-id program
+ * made there would run with that person's rights for everybody on the machine. The mount's nosuid holds only inside.
+ */
+const SET_ID_BITS = 0o6000;
+/** O_CREAT and the bit that tells O_TMPFILE: open's mode counts only with one of them. */
+const OPEN_CREATES = 0x40 | 0x400000;
+
+/** Calls that give a file its mode, with the argument that is the mode and, for open, the flags. */
+const MODE_ARGUMENTS: readonly { readonly name: SyscallName; readonly mode: number; readonly flags?: number }[] = [
+  { name: "chmod", mode: 1 },
+  { name: "fchmod", mode: 1 },
+  { name: "fchmodat", mode: 2 },
+  { name: "fchmodat2", mode: 2 },
+  { name: "mknod", mode: 1 },
+  { name: "mknodat", mode: 2 },
+  { name: "creat", mode: 1 },
+  { name: "open", mode: 2, flags: 1 },
+  { name: "openat", mode: 3, flags: 2 },
+];
+
 /** Push a character into a terminal's input; console selection; line discipline (loads modules). The kernel takes the low 32 bits of the command. */
 const DENIED_IOCTLS = { TIOCSTI: 0x5412, TIOCLINUX: 0x541c, TIOCSETD: 0x5423 };
 
@@ -115,7 +136,8 @@ export const DENIED_SYSCALLS: readonly SyscallName[] = [
 /**
  * The seccomp filter of every agent process: a deny list, since agents run arbitrary tools; what it denies answers EPERM
  * so that programs report it. Calls of another machine's table (32-bit, x32) end the process: their numbers would mean
- * something else. `clone3` answers ENOSYS, because its flags lie behind a pointer: the C library then uses `clone`.
+ * something else. `clone3` and `openat2` answer ENOSYS, because what matters lies behind a pointer: callers fall back to
+ * `clone` and `openat`.
  */
 export function compileSeccomp(architecture: Architecture): Uint8Array {
   const asm = new Assembler();
@@ -135,6 +157,15 @@ export function compileSeccomp(architecture: Architecture): Uint8Array {
   asm.jump("==", number("clone"), "clone");
   asm.jump("==", number("prlimit64"), "prlimit64");
   asm.jump("==", number("clone3"), "enosys");
+  // Its mode lies behind a pointer; callers fall back to openat.
+  asm.jump("==", number("openat2"), "enosys");
+  const modes = MODE_ARGUMENTS.flatMap((call) => {
+    const value = syscallNumber(call.name, architecture);
+    if (value === undefined) return [];
+    const label = call.flags === undefined ? `mode_${call.mode}` : `open_mode_${call.mode}`;
+    asm.jump("==", value, label);
+    return [{ ...call, label }];
+  });
   for (const name of DENIED_SYSCALLS) {
     const value = syscallNumber(name, architecture);
     if (value !== undefined) asm.jump("==", value, "eperm");
@@ -166,6 +197,12 @@ export function compileSeccomp(architecture: Architecture): Uint8Array {
 
   // 0 is the caller; the kernel takes the pid as an int, so only the low word counts.
   asm.label("prlimit64").load(argument(0)).jump("==", 0, "allow", "eperm");
+
+  for (const call of new Map(modes.map((entry) => [entry.label, entry])).values()) {
+    asm.label(call.label);
+    if (call.flags !== undefined) asm.load(argument(call.flags)).jump("&", OPEN_CREATES, undefined, "allow");
+    asm.load(argument(call.mode)).jump("&", SET_ID_BITS, "eperm", "allow");
+  }
 
   asm.label("allow").ret(RET_ALLOW);
   asm.label("eperm").ret(retErrno(EPERM));
