@@ -12,9 +12,9 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
-import { enterCommand } from "./support/enter.ts";
+import { enterAsUserCommand, enterCommand } from "./support/enter.ts";
 import type { Mode } from "./support/mode.ts";
-import { asUserCommand, createTestUser } from "./support/user.ts";
+import { createTestUser, loginEnvironment } from "./support/user.ts";
 
 /**
  * Runs the system tests, once a mode:
@@ -156,10 +156,11 @@ async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
   chownSync(temporary, user.uid, user.gid);
   const reportFile = join(user.home, "report.json");
   const [, ...vitest] = vitestCommand(root, reportFile, rest);
-  const command = asUserCommand(user, enterCommand([node, ...vitest], user.uid), {
+  const command = enterAsUserCommand([node, ...vitest], user, {
+    ...loginEnvironment(user),
     ...env,
     TMPDIR: temporary,
-    PATH: `${dirname(node)}:${env.PATH ?? "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}`,
+    PATH: `${dirname(node)}:${env["PATH"] ?? "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"}`,
   });
   const startedAt = performance.now();
   // cwd is set by vitest's --root; the user may not be able to enter the caller's.

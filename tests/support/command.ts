@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { mode } from "./mode.ts";
+import { systemCalls } from "./system-calls.ts";
 
 /**
  * Commands inside the test network: environment, ids and working folder are exactly what the caller says, and output
@@ -24,8 +25,8 @@ export interface SpawnOptions {
   /** Another user id (and group id), root mode only. */
   readonly uid?: number;
   readonly gid?: number;
-  /** Path of a resolv.conf that the command sees in place of the machine's: see `TestInternet.run` option `names`. */
-  readonly resolvConf?: string;
+  /** Folder whose resolv.conf and nsswitch.conf the command sees: see `PlaceOptions.names`. */
+  readonly namesFolder?: string;
   /** Pid of a process whose network namespace is used. */
   readonly networkOf?: number;
   /** "pipe" (default) or one entry per descriptor. */
@@ -58,21 +59,27 @@ export interface RunResult {
 
 const DROP = ["setpriv", "--ambient-caps=-all", "--inh-caps=-all", "--"];
 
-/** Puts a resolv.conf and a plain nsswitch.conf in front of the machine's, for one command. */
+/**
+ * Puts the folder's resolv.conf and nsswitch.conf in front of the machine's with MS_BIND (4096), for one command. Not
+ * with mount(8): that is set-user-id, and refuses a caller with capabilities but another uid than root.
+ */
 const WITH_NAMES = `
-d=$(mktemp -d) && mount -t tmpfs none "$d" || exit 125
-if [ -e /etc/nsswitch.conf ]; then
-  sed 's/^hosts:.*/hosts: files dns/' /etc/nsswitch.conf >"$d/n" && mount --bind "$d/n" /etc/nsswitch.conf || exit 125
-fi
-mount --bind "$0" /etc/resolv.conf && umount -l "$d" && rmdir "$d" || exit 125
-exec "$@"`;
+my ($mount, $folder, @argv) = @ARGV;
+my $type = "none";
+for my $name (qw(resolv.conf nsswitch.conf)) {
+  my ($from, $to) = ("$folder/$name", "/etc/$name");
+  next unless -e $to;
+  syscall($mount + 0, $from, $to, $type, 4096, 0) == 0 or die "mount $to: $!\\n";
+}
+exec { $argv[0] } @argv or die "$argv[0]: $!\\n";`;
 
 /** `argv` with what brings it into the wanted namespaces and to the wanted privileges in front. */
 export function wrapCommand(argv: readonly string[], options: SpawnOptions = {}): readonly string[] {
   const command: string[] = [];
   if (options.networkOf !== undefined) command.push("nsenter", `--net=/proc/${options.networkOf}/ns/net`, "--");
-  if (options.resolvConf !== undefined) {
-    command.push("unshare", "--mount", "--propagation", "private", "sh", "-c", WITH_NAMES, options.resolvConf);
+  if (options.namesFolder !== undefined) {
+    const perl = ["perl", "-e", WITH_NAMES, "--", String(systemCalls().mount), options.namesFolder];
+    command.push("unshare", "--mount", "--propagation", "private", "--", ...perl);
   }
   if (options.uid !== undefined && options.uid !== process.getuid?.()) {
     if (mode !== "root") throw new Error("only root can run a command under another uid");

@@ -1,3 +1,4 @@
+import { spawnSync } from "node:child_process";
 import { chownSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -90,6 +91,12 @@ export class TestHome implements Disposable {
       .map((line) => line.split(" ")[4] ?? "")
       .filter((point) => point === this.folder || point.startsWith(`${this.folder}/`));
     if (mounted.length > 0) throw new Error(`left mounted in a test's home: ${mounted.join(", ")}`);
-    rmSync(this.folder, { recursive: true, force: true });
+    try {
+      rmSync(this.folder, { recursive: true, force: true });
+    } catch {
+      // Folders without permissions, such as overlayfs's work folder, have to be opened first.
+      spawnSync("chmod", ["-R", "u+rwX", this.folder]);
+      rmSync(this.folder, { recursive: true, force: true });
+    }
   }
 }

@@ -33,7 +33,7 @@ function freeUid(): number {
 
 /**
  * Makes an account with an entry in passwd (real users have one, and `os.userInfo()` needs it), a group of its own, a
- * private home and no subordinate ids: inside a user namespace that maps one id, newuidmap could not use them anyway.
+ * private home and no subordinate ids.
  * Needs root and useradd. Disposal removes the account and the home.
  */
 export function createTestUser(): TestUser {
@@ -69,14 +69,7 @@ export function createTestUser(): TestUser {
   };
 }
 
-/** The command that runs `argv` as that user from root, with the environment of a fresh login and no capability. */
-export function asUserCommand(
-  user: TestUser,
-  argv: readonly string[],
-  env: Readonly<Record<string, string>> = {},
-): readonly string[] {
-  const variables = { HOME: user.home, USER: user.name, LOGNAME: user.name, SHELL: "/bin/sh", ...env };
-  const assignments = Object.entries(variables).map(([key, value]) => `${key}=${value}`);
-  const ids = ["--reuid", String(user.uid), "--regid", String(user.gid), "--clear-groups"];
-  return ["setpriv", ...ids, "--inh-caps=-all", "--", "env", "-i", ...assignments, ...argv];
+/** The variables of a fresh login of that user. */
+export function loginEnvironment(user: TestUser): Readonly<Record<string, string>> {
+  return { HOME: user.home, USER: user.name, LOGNAME: user.name, SHELL: "/bin/sh" };
 }

@@ -28,10 +28,10 @@ export interface CommandRunner {
 }
 
 /** Commands in the namespace of process `networkOf`, or in this process's. */
-export function commandsIn(resolvConf: string, networkOf?: number): CommandRunner {
+export function commandsIn(namesFolder: string, networkOf?: number): CommandRunner {
   const placed = <T extends SpawnOptions & PlaceOptions>(options: T | undefined): T => {
     const { names, ...rest } = options ?? ({} as T);
-    return { ...(networkOf === undefined ? {} : { networkOf }), ...(names ? { resolvConf } : {}), ...rest } as T;
+    return { ...(networkOf === undefined ? {} : { networkOf }), ...(names ? { namesFolder } : {}), ...rest } as T;
   };
   return {
     run: (argv, options) => runCommand(argv, placed(options)),

@@ -94,14 +94,14 @@ export class TestHost implements AsyncDisposable {
     namespace: HostNamespace,
     authority: TestAuthority,
     options: HostOptions,
-    resolvConf: string,
+    namesFolder: string,
   ) {
     this.name = name;
     this.addresses = addresses;
     this.#namespace = namespace;
     this.#authority = authority;
     this.#options = options;
-    this.commands = commandsIn(resolvConf, namespace.pid);
+    this.commands = commandsIn(namesFolder, namespace.pid);
   }
 
   /** Used by `TestInternet.host`. */
@@ -110,11 +110,11 @@ export class TestHost implements AsyncDisposable {
     addresses: readonly string[],
     link: string,
     authority: TestAuthority,
-    resolvConf: string,
+    namesFolder: string,
     options: HostOptions,
   ): Promise<TestHost> {
     const namespace = await HostNamespace.create(link, addresses);
-    const host = new TestHost(name, addresses, namespace, authority, options, resolvConf);
+    const host = new TestHost(name, addresses, namespace, authority, options, namesFolder);
     try {
       if (options.repositories) host.#git = await GitBackend.create(options.repositories);
       for (const service of options.services ?? DEFAULT_SERVICES) await host.serve(service);

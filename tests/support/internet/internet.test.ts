@@ -224,6 +224,15 @@ describe("who runs", () => {
     expectPerMode(result.exitCode === 0, { root: true, user: false });
   });
 
+  test("started by root, the files of others show their owners, as outside", async () => {
+    const whole = readFileSync("/proc/self/uid_map", "utf8").trim().split(/\s+/).join(" ") === "0 0 4294967295";
+    const owner = (await net.run(["stat", "-c", "%u", "/usr"])).stdout.trim();
+    expect(owner).toBe(whole ? "0" : readFileSync("/proc/sys/kernel/overflowuid", "utf8").trim());
+    expect((await net.run(["cat", "/etc/shadow"])).exitCode === 0).toBe(mode === "root");
+    const asHarness = await net.run(["cat", "/etc/shadow"], { privileges: "harness" });
+    expect(asHarness.exitCode === 0).toBe(mode === "root");
+  });
+
   test("a user can make a user namespace of its own, as outside", async () => {
     const result = await net.run(["unshare", "-Urn", "id", "-u"]);
     expect([result.stdout, result.exitCode]).toEqual(["0\n", 0]);

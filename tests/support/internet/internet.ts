@@ -26,7 +26,6 @@ export class TestInternet implements AsyncDisposable {
   readonly #hosts: TestHost[] = [];
   readonly #children = new Set<ChildProcess>();
   readonly #commands: CommandRunner;
-  readonly #resolvConf: string;
   #nextHost = 0;
   #openshell: TestOpenShell | undefined;
 
@@ -35,8 +34,7 @@ export class TestInternet implements AsyncDisposable {
     this.authority = authority;
     this.dns = dns;
     this.caFile = join(folder, "ca.pem");
-    this.#resolvConf = join(folder, "resolv.conf");
-    this.#commands = commandsIn(this.#resolvConf);
+    this.#commands = commandsIn(folder);
   }
 
   /** Throws unless the process is inside a test network (enter.ts) that nothing else uses. */
@@ -51,8 +49,9 @@ export class TestInternet implements AsyncDisposable {
       const [authority, dns] = await Promise.all([TestAuthority.create(), TestNameServer.create()]);
       const net = new TestInternet(folder, authority, dns);
       writeFileSync(net.caFile, authority.pem, { mode: 0o644 });
-      writeFileSync(net.#resolvConf, `nameserver ${NAME_SERVER.ipv4}\nnameserver ${NAME_SERVER.ipv6}\n`);
-      // Both are read by clients under other ids.
+      writeFileSync(join(folder, "nsswitch.conf"), "passwd: files\ngroup: files\nhosts: files dns\n");
+      writeFileSync(join(folder, "resolv.conf"), `nameserver ${NAME_SERVER.ipv4}\nnameserver ${NAME_SERVER.ipv6}\n`);
+      // They are read by clients under other ids.
       chmodSync(folder, 0o755);
       return net;
     } catch (error) {
@@ -67,7 +66,7 @@ export class TestInternet implements AsyncDisposable {
     const index = this.#nextHost++;
     const { ipv4, ipv6 } = hostAddresses(index);
     const addresses = options.addresses ?? [ipv4, ipv6];
-    const host = await TestHost.create(name, addresses, `os${index}`, this.authority, this.#resolvConf, options);
+    const host = await TestHost.create(name, addresses, `os${index}`, this.authority, this.#folder, options);
     this.#hosts.push(host);
     if (options.register !== false) {
       const single = addresses.filter((address) => !address.includes("/"));
