@@ -26,6 +26,8 @@ export interface LaunchOptions {
   /** Path of `openshell-init`. */
   readonly initPath: string;
   readonly limitMs?: number;
+  /** argv[0] of the launcher and of everything it forks, so that a crashed gateway finds them again. Default: the path. */
+  readonly title?: string;
 }
 
 /**
@@ -34,7 +36,12 @@ export interface LaunchOptions {
  */
 export async function launchSandbox(plan: LaunchPlan, options: LaunchOptions): Promise<LaunchedSandbox> {
   const bytes = encodePlan(plan);
-  const child = spawn(options.initPath, ["launch"], { stdio: ["pipe", "ignore", "pipe", "pipe"], env: {}, cwd: "/" });
+  const child = spawn(options.initPath, ["launch"], {
+    stdio: ["pipe", "ignore", "pipe", "pipe"],
+    env: {},
+    cwd: "/",
+    argv0: options.title ?? options.initPath,
+  });
   const [input, , errors, answer] = child.stdio as unknown as readonly [Writable, null, Readable, Readable];
   const limit = setTimeout(() => child.kill("SIGKILL"), options.limitMs ?? LAUNCH_LIMIT_MS);
   try {
