@@ -1,0 +1,162 @@
+import {
+  createServer as createHttp1,
+  type Server as Http1Server,
+  type IncomingMessage,
+  type ServerResponse,
+} from "node:http";
+import {
+  createServer as createHttp2,
+  type Http2Server,
+  type IncomingHttpHeaders,
+  type ServerHttp2Session,
+  type ServerHttp2Stream,
+} from "node:http2";
+import type { Socket } from "node:net";
+import type { TLSSocket } from "node:tls";
+import { HttpLimits } from "./limits.ts";
+import { type Peer, setPeer } from "./peer.ts";
+
+/** Where requests go. One dispatcher owns `stream`: a faster lane is tried there before the general handler. */
+export interface RequestSink {
+  stream(stream: ServerHttp2Stream, headers: IncomingHttpHeaders, rawHeaders: string[], peer: Peer): void;
+  request(request: IncomingMessage, response: ServerResponse, peer: Peer): void;
+}
+
+/** An HTTP/2 client says this first (RFC 9113 §3.4); four bytes tell it from every HTTP/1 method. */
+const PREFACE_START = Buffer.from("PRI ");
+
+/**
+ * HTTP/1 and HTTP/2 over connections that somebody else accepted. Neither server listens: connections are handed over
+ * once it is known what they speak, by ALPN or by their first bytes.
+ */
+export class ConnectionServer {
+  readonly #http1: Http1Server;
+  readonly #http2: Http2Server;
+  readonly #sockets = new Set<Socket>();
+  readonly #sessions = new Set<ServerHttp2Session>();
+  #draining = false;
+
+  constructor(sink: RequestSink, options: { readonly streams: number; readonly ping: boolean }) {
+    const peers = new WeakMap<ServerHttp2Session, Peer>();
+    let arriving: Peer | undefined;
+    this.#http2 = createHttp2({
+      settings: {
+        initialWindowSize: HttpLimits.streamWindow,
+        maxConcurrentStreams: options.streams,
+        maxHeaderListSize: HttpLimits.headerBytes,
+      },
+      maxSessionMemory: HttpLimits.sessionMemoryMb,
+      streamResetBurst: HttpLimits.resetBurst,
+      streamResetRate: HttpLimits.resetRate,
+    });
+    this.#http2.on("session", (made) => {
+      const session = made as ServerHttp2Session;
+      // Emitted while `connection` is handed over below, so the peer is the one that just arrived.
+      if (arriving !== undefined) peers.set(session, arriving);
+      session.setLocalWindowSize(HttpLimits.connectionWindow);
+      this.#sessions.add(session);
+      session.once("close", () => this.#sessions.delete(session));
+      if (options.ping) keepAlive(session);
+      if (this.#draining) session.close();
+    });
+    // A broken connection is an everyday event; whoever waits on its streams is told by the stream.
+    this.#http2.on("sessionError", () => {});
+    this.#http2.on("stream", (stream, headers, _flags, rawHeaders) => {
+      stream.on("error", () => {});
+      const peer = peers.get(stream.session as ServerHttp2Session);
+      if (peer === undefined) stream.close();
+      else sink.stream(stream as ServerHttp2Stream, headers, rawHeaders as unknown as string[], peer);
+    });
+    this.#http1 = createHttp1({
+      headersTimeout: HttpLimits.http1HeadersMs,
+      keepAliveTimeout: HttpLimits.http1IdleMs,
+      maxHeaderSize: HttpLimits.headerBytes,
+      noDelay: false,
+    });
+    const http1Peers = new WeakMap<Socket, Peer>();
+    this.#http1.on("request", (request, response) => {
+      if (this.#draining) response.setHeader("connection", "close");
+      sink.request(request, response, http1Peers.get(request.socket)!);
+    });
+    this.#http1.on("clientError", (_error, socket) => {
+      if (socket.writable) socket.end("HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n");
+    });
+    this.#hand = (socket, protocol, peer) => {
+      if (socket.destroyed) return;
+      if (protocol === "h2") {
+        arriving = peer;
+        this.#http2.emit("connection", socket);
+        arriving = undefined;
+      } else {
+        http1Peers.set(socket, peer);
+        this.#http1.emit("connection", socket);
+      }
+    };
+  }
+
+  readonly #hand: (socket: Socket, protocol: "h2" | "http/1.1", peer: Peer) => void;
+
+  /** Takes a plaintext connection; its first bytes tell the protocol. */
+  accept(socket: Socket, peer: Peer): void {
+    this.#track(socket, peer);
+    socket.setTimeout(HttpLimits.firstBytesMs, () => socket.destroy());
+    let seen: Buffer = Buffer.alloc(0);
+    const look = (): void => {
+      const more: Buffer | null = socket.read();
+      if (more !== null) seen = Buffer.concat([seen, more]);
+      const compared = Math.min(seen.length, PREFACE_START.length);
+      const http2 = seen.subarray(0, compared).equals(PREFACE_START.subarray(0, compared));
+      if (http2 && compared < PREFACE_START.length) {
+        socket.once("readable", look);
+        return;
+      }
+      socket.setTimeout(0);
+      socket.removeAllListeners("timeout");
+      socket.unshift(seen);
+      this.#hand(socket, http2 ? "h2" : "http/1.1", peer);
+    };
+    socket.once("readable", look);
+  }
+
+  /** Takes a connection whose TLS handshake is done; ALPN told the protocol. */
+  acceptTls(socket: TLSSocket, peer: Peer): void {
+    this.#track(socket, peer);
+    this.#hand(socket, socket.alpnProtocol === "h2" ? "h2" : "http/1.1", peer);
+  }
+
+  /** Lets calls under way finish for {@link HttpLimits.drainMs}, then closes everything. */
+  async drain(): Promise<void> {
+    this.#draining = true;
+    for (const session of this.#sessions) session.close();
+    this.#http1.closeIdleConnections();
+    const deadline = performance.now() + HttpLimits.drainMs;
+    while (this.#sockets.size > 0 && performance.now() < deadline) {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+      this.#http1.closeIdleConnections();
+    }
+    for (const session of this.#sessions) session.destroy();
+    for (const socket of this.#sockets) socket.destroy();
+    this.#http1.closeAllConnections();
+  }
+
+  #track(socket: Socket, peer: Peer): void {
+    setPeer(socket, peer);
+    socket.on("error", () => {});
+    this.#sockets.add(socket);
+    socket.once("close", () => this.#sockets.delete(socket));
+    socket.setNoDelay(true);
+  }
+}
+
+/** Ends a session whose other side has vanished without closing the connection. */
+function keepAlive(session: ServerHttp2Session): void {
+  const timer = setInterval(() => {
+    if (session.destroyed) return;
+    const lost = setTimeout(() => session.destroy(), HttpLimits.pingTimeoutMs);
+    lost.unref();
+    // A ping that cannot be sent means that the session is closing; the timer above ends it in any case.
+    session.ping(() => clearTimeout(lost));
+  }, HttpLimits.pingIntervalMs);
+  timer.unref();
+  session.once("close", () => clearInterval(timer));
+}

@@ -1,0 +1,29 @@
+import { Code } from "@connectrpc/connect";
+import { ApiError, notFound, resourceExhausted, unavailable, versionConflict } from "@openshell/api/errors.ts";
+import { StoreError } from "../store/errors.ts";
+
+/** What a client may see of an error of the gateway's own parts; undefined: nothing but INTERNAL. */
+export function translateError(error: unknown): ApiError | undefined {
+  if (error instanceof StoreError) return fromStore(error);
+  return undefined;
+}
+
+function fromStore(error: StoreError): ApiError | undefined {
+  const kind = error.subject === "" ? "resource" : error.subject;
+  switch (error.code) {
+    case "store_conflict":
+      return versionConflict(kind, "");
+    case "store_already_exists":
+      return new ApiError(Code.AlreadyExists, error.message, { next: "Choose another name" });
+    case "store_not_found":
+      return notFound(kind, "");
+    case "store_limit_reached":
+      return resourceExhausted(error.message, { next: error.next });
+    case "store_overloaded":
+      return unavailable(error.message, { next: "Try again", retryDelayMs: 100 });
+    case "store_closed":
+      return new ApiError(Code.Unavailable, "the gateway is stopping", { next: "Try again", cause: error });
+    case "store_write_failed":
+      return undefined;
+  }
+}
