@@ -14,7 +14,7 @@ import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { enterAsUserCommand, enterCommand } from "./support/enter.ts";
 import type { Mode } from "./support/mode.ts";
-import { createTestUser, loginEnvironment } from "./support/user.ts";
+import { createTestUser, loginEnvironment, type TestUser } from "./support/user.ts";
 
 /**
  * Runs the system tests, once a mode:
@@ -54,12 +54,12 @@ interface Report {
   readonly numTodoTests: number;
 }
 
-/** vitest's command line, given where the checkout is seen. */
-function vitestCommand(root: string, reportFile: string, rest: readonly string[]): readonly string[] {
-  const vitest = join(root, "node_modules", "vitest", "vitest.mjs");
+/** vitest's command line. */
+function vitestCommand(reportFile: string, rest: readonly string[]): readonly string[] {
+  const vitest = join(repository, "node_modules", "vitest", "vitest.mjs");
   const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${reportFile}`];
   // The native loader writes no file: the user may not write to the checkout.
-  const options = ["--project", "system", "--root", root, "--configLoader", "native", ...reporters];
+  const options = ["--project", "system", "--root", repository, "--configLoader", "native", ...reporters];
   return [process.execPath, vitest, "run", ...options, ...rest];
 }
 
@@ -122,41 +122,54 @@ async function passAsCaller(mode: Mode, rest: readonly string[]): Promise<Pass> 
     const reportFile = join(folder, "report.json");
     const startedAt = performance.now();
     const env = { ...process.env, TMPDIR: join(folder, "tmp") };
-    const code = await run(enterCommand(vitestCommand(repository, reportFile, rest)), repository, env);
+    const code = await run(enterCommand(vitestCommand(reportFile, rest)), repository, env);
     return summarise(mode, code, reportFile, startedAt);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
 }
 
-/** Whether that user can read `path`, all folders above it included. */
-function readableAs(uid: number, path: string): boolean {
-  return spawnSync("setpriv", ["--reuid", String(uid), "--clear-groups", "test", "-r", path]).status === 0;
+/** Whether that user passes `test FLAG PATH`, after `prefix`. */
+function userCan(user: TestUser, flag: "-r" | "-x", path: string, prefix: readonly string[] = []): boolean {
+  const ids = ["--reuid", String(user.uid), "--regid", String(user.gid), "--clear-groups"];
+  const [program, ...argv] = [...prefix, "setpriv", ...ids, "test", flag, path];
+  return spawnSync(program!, argv).status === 0;
+}
+
+/** In place of the folder $0, one that everyone may enter and that holds nothing but the path to $1. */
+const SHOW_ONLY = `
+t=$(mktemp -d) && mount --bind "$1" "$t" && mount -t tmpfs -o mode=755 none "$0" && mkdir -p "$1" &&
+mount --bind "$t" "$1" && umount "$t" && rmdir "$t" && shift && exec "$@"`;
+
+/**
+ * What goes before a command so that the user can read the checkout: nothing, or, for a checkout below a private
+ * folder (root's home, say), a mount namespace in which that folder shows the checkout alone, under the same path.
+ */
+function showCheckout(user: TestUser): readonly string[] {
+  const ancestors: string[] = [];
+  for (let path = dirname(repository); path !== "/"; path = dirname(path)) ancestors.unshift(path);
+  const hidden = ancestors.find((path) => !userCan(user, "-x", path));
+  if (hidden === undefined) return [];
+  return ["unshare", "--mount", "--propagation", "private", "sh", "-c", SHOW_ONLY, hidden, repository];
 }
 
 async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
   using user = createTestUser();
   const env = passedOn();
-  let root = repository;
-  let prefix: readonly string[] = [];
-  if (!readableAs(user.uid, join(repository, "package.json")) || !readableAs(user.uid, process.execPath)) {
-    // A checkout below a private folder: show the user that one tree, in a mount namespace of this pass.
-    if (!process.execPath.startsWith(`${repository}/`) && !readableAs(user.uid, process.execPath)) {
-      throw new Error(`the unprivileged user cannot execute ${process.execPath}; use a Node that everyone can read`);
-    }
-    root = join(user.home, "checkout");
-    const show = `mkdir -p "$1" && mount --bind "$0" "$1" && shift && exec "$@"`;
-    prefix = ["unshare", "--mount", "--propagation", "private", "sh", "-c", show, repository, root];
+  const prefix = showCheckout(user);
+  const node = process.execPath;
+  for (const [flag, path] of [
+    ["-x", node],
+    ["-r", join(repository, "package.json")],
+  ] as const) {
+    if (userCan(user, flag, path, prefix)) continue;
+    throw new Error(`the unprivileged user cannot read ${path}; make it readable by everyone, or use another copy`);
   }
-  const node = process.execPath.startsWith(`${repository}/`)
-    ? join(root, process.execPath.slice(repository.length + 1))
-    : process.execPath;
   const temporary = join(user.home, "tmp");
   mkdirSync(temporary, { mode: 0o711 });
   chownSync(temporary, user.uid, user.gid);
   const reportFile = join(user.home, "report.json");
-  const [, ...vitest] = vitestCommand(root, reportFile, rest);
-  const command = enterAsUserCommand([node, ...vitest], user, {
+  const command = enterAsUserCommand(vitestCommand(reportFile, rest), user, {
     ...loginEnvironment(user),
     ...env,
     TMPDIR: temporary,

@@ -10,8 +10,8 @@ import { systemCalls } from "./system-calls.ts";
 /** Output beyond this ends the command. Tests that move more count bytes elsewhere. */
 export const MAX_OUTPUT_BYTES = 256 * 1024 * 1024;
 export const DEFAULT_TIMEOUT_MS = 30_000;
-/** After exit, how long a daemon that kept the pipes open is waited for before it is reported. */
-const HELD_OUTPUT_MS = 1_000;
+/** After exit, a pipe that is silent but open for two of these is reported as held by something left behind. */
+const HELD_OUTPUT_TICK_MS = 500;
 
 export interface SpawnOptions {
   /** Added to PATH, HOME, LANG and TERM; nothing else is inherited. `undefined` removes a variable. */
@@ -156,12 +156,23 @@ export async function runCommand(argv: readonly string[], options: RunOptions = 
       child.on("error", fail);
       child.on("close", (code, signal) => done([code, signal]));
       child.on("exit", (code, signal) => {
-        setTimeout(() => {
-          outputHeldOpen = !(child.stdout?.closed && child.stderr?.closed);
-          child.stdout?.destroy();
-          child.stderr?.destroy();
-          done([code, signal]);
-        }, HELD_OUTPUT_MS).unref();
+        // "close" follows once both pipes are read to their end, unless a process left behind keeps them open. Silence
+        // counts only over two ticks, since a busy event loop fires the first one before it reads.
+        let seen = total;
+        let silent = 0;
+        const tick = setInterval(() => {
+          silent = total === seen ? silent + 1 : 0;
+          seen = total;
+          if (child.stdout?.closed && child.stderr?.closed) clearInterval(tick);
+          else if (silent >= 2) {
+            clearInterval(tick);
+            outputHeldOpen = true;
+            child.stdout?.destroy();
+            child.stderr?.destroy();
+            done([code, signal]);
+          }
+        }, HELD_OUTPUT_TICK_MS);
+        child.on("close", () => clearInterval(tick));
       });
     });
     if (problem) throw problem;

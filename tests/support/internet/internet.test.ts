@@ -251,7 +251,15 @@ describe("who runs", () => {
     const slow = await net.run(["sh", "-c", "sleep 60 & sleep 60"], { timeoutMs: 100 });
     expect(slow).toMatchObject({ exitCode: null, signal: "SIGKILL", timedOut: true });
     expect((await net.run(["cat"], { stdin: "in" })).stdout).toBe("in");
+    const large = await net.run(["sh", "-c", "head -c 20000000 /dev/zero; head -c 10000000 /dev/zero >&2"]);
+    expect([large.stdoutBytes.length, large.stderrBytes.length]).toEqual([20_000_000, 10_000_000]);
   });
+});
+
+test("a daemon that keeps the output open is reported, and what it wrote before is there", async () => {
+  const held = await net.run(["sh", "-c", "sleep 999 & echo $!"]);
+  expect(held).toMatchObject({ exitCode: 0, outputHeldOpen: true });
+  process.kill(Number(held.stdout), "SIGKILL");
 });
 
 describe("services", () => {
