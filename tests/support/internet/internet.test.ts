@@ -83,6 +83,7 @@ describe("names and TLS", () => {
     await expect.poll(() => api.received().connections.map((one) => one.closed)).toEqual([true]);
     const [connection] = api.received().connections;
     expect(connection?.bytes).toBeGreaterThan(100);
+    expect(connection?.tlsError).toMatch(/unknown ca/i);
     expect(api.received().requests).toEqual([]);
   });
 
@@ -320,6 +321,22 @@ describe("services", () => {
     expect(await answer).toBe("over udp");
     socket.close();
     expect(host.received().datagrams).toMatchObject([{ port: 7, remoteAddress: CLIENT.ipv6 }]);
+  });
+
+  test("bytes over TLS are echoed and recorded in the clear; a dropped connection is seen by the client", async () => {
+    const host = await net.host("tls.example-other.net", { services: [{ kind: "tls", port: 6000 }] });
+    const script = `
+      const tls = require("tls");
+      const s = tls.connect({ port: 6000, host: process.argv[1], servername: process.argv[2], ca: require("fs").readFileSync(process.argv[3]) });
+      s.write("over tls");
+      s.on("data", (data) => console.log(String(data)));
+      s.on("error", (error) => { console.log(error.code); process.exit(3); });
+    `;
+    const client = net.run([process.execPath, "-e", script, host.ipv4, host.name, net.caFile]);
+    await expect.poll(() => host.received().connections[0]?.data.toString()).toBe("over tls");
+    expect(host.received().connections[0]?.tls).toMatchObject({ servername: host.name, protocol: "TLSv1.3" });
+    host.dropConnections();
+    expect(await client).toMatchObject({ exitCode: 3, stdout: expect.stringContaining("ECONNRESET") });
   });
 
   test("a test's own handlers see the request; a throwing one answers 500", async () => {
