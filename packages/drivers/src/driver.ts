@@ -68,6 +68,8 @@ export interface SandboxIntent {
   readonly process: ProcessIdentityRequest;
   readonly resources: ResourceLimits;
   readonly volumes: readonly VolumeRequest[];
+  /** Ports that the policy's endpoints name: captured one by one where nothing better exists (`listener_per_port`). */
+  readonly endpointPorts?: readonly number[];
   /** Who asked, as the kernel says (SO_PEERCRED of the user socket); undefined for a remote caller, who may name no volume outside `volume_roots`. */
   readonly caller: { readonly uid: number; readonly gid: number } | undefined;
   /** Certificate of the CA for inspected TLS; the key never comes here. */

@@ -1,0 +1,244 @@
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { type Clock, systemCode } from "@openshell/base";
+import type { IsolationLayer } from "@openshell/boundary";
+import { DriverError } from "../driver.ts";
+
+/** What one sandbox may use. Undefined: no limit. */
+export interface CgroupLimits {
+  readonly memoryBytes: bigint | undefined;
+  readonly cpuMillis: number | undefined;
+  readonly pids: number;
+}
+
+/** Cgroups of one sandbox: what init joins, how it is frozen, what could not be limited. */
+export interface SandboxCgroups {
+  /** Absolute folders, to be removed with the sandbox. */
+  readonly folders: readonly string[];
+  readonly freezer: { readonly kind: "v2" | "v1" | "signals"; readonly folder: string };
+  readonly isolation: readonly IsolationLayer[];
+}
+
+/** Where this process may make cgroups, by controller. */
+export interface CgroupPlaces {
+  /** This process's cgroup v2 folder, if version 2 is mounted. */
+  readonly unified: string | undefined;
+  /** Controllers that version 2 offers there. */
+  readonly unifiedControllers: readonly string[];
+  /** Version 1: controller → this process's folder. */
+  readonly v1: ReadonlyMap<string, string>;
+}
+
+type Controller = "memory" | "cpu" | "pids";
+
+/** One CPU period of 100 ms, the kernel's default for both versions. */
+const CPU_PERIOD_US = 100_000;
+
+/**
+ * Finds this process's cgroups from the texts of /proc/self/mountinfo and /proc/self/cgroup. Making folders below one's
+ * own cgroup keeps the parent's limits in force.
+ */
+export function findCgroups(mountinfo: string, membership: string, read = readText): CgroupPlaces {
+  const own = new Map<string, string>();
+  for (const line of membership.split("\n")) {
+    const match = /^[0-9]+:([^:]*):(.*)$/.exec(line);
+    if (match) for (const controller of match[1]!.split(",")) own.set(controller, match[2]!);
+  }
+  let unified: string | undefined;
+  const v1 = new Map<string, string>();
+  for (const line of mountinfo.split("\n")) {
+    const [left = "", right = ""] = line.split(" - ");
+    const fields = left.split(" ");
+    const [root = "/", mountPoint = ""] = [fields[3], fields[4]];
+    const [type, , options = ""] = right.split(" ");
+    if (type === "cgroup2" && own.has("")) unified ??= folderOf(mountPoint, root, own.get("")!);
+    if (type !== "cgroup") continue;
+    for (const option of options.split(",")) {
+      const path = own.get(option);
+      if (path !== undefined && !v1.has(option)) v1.set(option, folderOf(mountPoint, root, path));
+    }
+  }
+  const controllers = unified === undefined ? "" : (read(join(unified, "cgroup.controllers")) ?? "");
+  return { unified, unifiedControllers: controllers.split(/\s+/).filter((name) => name !== ""), v1 };
+}
+
+/** A mount may show a subtree only (`root`); a path outside it cannot be reached, and the mount point stands in. */
+function folderOf(mountPoint: string, root: string, path: string): string {
+  if (root === "/") return join(mountPoint, path);
+  return path === root || path.startsWith(`${root}/`) ? join(mountPoint, path.slice(root.length)) : mountPoint;
+}
+
+/** The places of this process. */
+export function ownCgroups(): CgroupPlaces {
+  return findCgroups(readText("/proc/self/mountinfo") ?? "", readText("/proc/self/cgroup") ?? "");
+}
+
+/**
+ * Makes `name` below each place that limits something, as far as this process may (root, or delegated folders), sets the
+ * limits, and chooses how the sandbox is frozen: version 2, else the version 1 freezer, else signals.
+ *
+ * Never fails for lack of rights: a limit that was asked for and cannot be set becomes an isolation layer that is not in
+ * force, which a policy's minimum can refuse. An existing folder of that name is used again (a crash between steps).
+ */
+export function makeCgroups(name: string, limits: CgroupLimits, places: CgroupPlaces): SandboxCgroups {
+  const folders: string[] = [];
+  const made = new Map<string, string | undefined>();
+  const make = (parent: string): string | undefined => {
+    if (!made.has(parent)) {
+      const folder = join(parent, name);
+      const ok = tryDo(() => mkdirSync(folder, { recursive: false }), ["EEXIST"]);
+      made.set(parent, ok ? folder : undefined);
+      if (ok) folders.push(folder);
+    }
+    return made.get(parent);
+  };
+
+  const { unified } = places;
+  const v2 = unified === undefined ? undefined : make(unified);
+  const isolation = [
+    limit("memory", limits.memoryBytes === undefined ? undefined : String(limits.memoryBytes)),
+    limit("cpu", limits.cpuMillis === undefined ? undefined : String(limits.cpuMillis)),
+    limit("pids", String(limits.pids)),
+  ];
+  return { folders, freezer: chooseFreezer(), isolation };
+
+  function limit(controller: Controller, value: string | undefined): IsolationLayer {
+    const layer = `limit_${controller}`;
+    if (value === undefined) return { name: layer, enforced: false, detail: "no limit was asked for" };
+    if (unified !== undefined && v2 !== undefined && places.unifiedControllers.includes(controller)) {
+      enableController(unified, controller);
+      if (setLimit(v2, controller, value, true)) return { name: layer, enforced: true, detail: `${value}, cgroup v2` };
+    }
+    const parent = places.v1.get(controller);
+    const folder = parent === undefined ? undefined : make(parent);
+    if (folder !== undefined && setLimit(folder, controller, value, false)) {
+      return { name: layer, enforced: true, detail: `${value}, cgroup v1` };
+    }
+    if (controller === "pids")
+      return { name: layer, enforced: true, detail: `${value}, by RLIMIT_NPROC of the sandbox's user namespace` };
+    return { name: layer, enforced: false, detail: "no cgroup is delegated to the gateway" };
+  }
+
+  function chooseFreezer(): SandboxCgroups["freezer"] {
+    if (v2 !== undefined && readText(join(v2, "cgroup.freeze")) !== undefined) return { kind: "v2", folder: v2 };
+    const parent = places.v1.get("freezer");
+    const folder = parent === undefined ? undefined : make(parent);
+    return folder === undefined ? { kind: "signals", folder: "" } : { kind: "v1", folder };
+  }
+}
+
+/** Folders called `name` that exist in this process's places: also what a crash left before it was recorded. */
+export function existingCgroups(name: string, places: CgroupPlaces): readonly string[] {
+  const parents = new Set([...(places.unified === undefined ? [] : [places.unified]), ...places.v1.values()]);
+  return [...parents].map((parent) => join(parent, name)).filter((folder) => existsSync(folder));
+}
+
+/** Which limits can be set here, by setting them on a cgroup that is removed again. */
+export async function probeLimits(
+  name: string,
+  places: CgroupPlaces,
+  clock: Clock,
+): Promise<{ cpu: boolean; memory: boolean }> {
+  const { folders, isolation } = makeCgroups(name, { memoryBytes: 64n << 20n, cpuMillis: 1_000, pids: 64 }, places);
+  await removeCgroups(folders, clock);
+  const enforced = (layer: string): boolean => isolation.some((entry) => entry.name === layer && entry.enforced);
+  return { cpu: enforced("limit_cpu"), memory: enforced("limit_memory") };
+}
+
+/** Children get a controller only when the parent passes it on, which fails while the parent holds processes itself: then move out first. */
+function enableController(parent: string, controller: Controller): void {
+  const enabled = (readText(join(parent, "cgroup.subtree_control")) ?? "").split(/\s+/);
+  if (enabled.includes(controller)) return;
+  const enable = (): boolean => tryDo(() => writeFileSync(join(parent, "cgroup.subtree_control"), `+${controller}`));
+  if (enable()) return;
+  const members = (readText(join(parent, "cgroup.procs")) ?? "").trim().split("\n");
+  if (members.length !== 1 || members[0] !== String(process.pid)) return;
+  const leaf = join(parent, "openshell-gateway");
+  if (!tryDo(() => mkdirSync(leaf), ["EEXIST"])) return;
+  if (tryDo(() => writeFileSync(join(leaf, "cgroup.procs"), String(process.pid)))) enable();
+}
+
+function setLimit(folder: string, controller: Controller, value: string, v2: boolean): boolean {
+  const set = (file: string, text: string): boolean => tryDo(() => writeFileSync(join(folder, file), text));
+  switch (controller) {
+    case "memory":
+      if (!v2) return set("memory.limit_in_bytes", value);
+      // Without this the limit would only move pages to swap.
+      set("memory.swap.max", "0");
+      return set("memory.max", value);
+    case "pids":
+      return set("pids.max", value);
+    case "cpu": {
+      const quota = Math.max(1_000, Math.round((Number(value) * CPU_PERIOD_US) / 1_000));
+      if (v2) return set("cpu.max", `${quota} ${CPU_PERIOD_US}`);
+      return set("cpu.cfs_period_us", String(CPU_PERIOD_US)) && set("cpu.cfs_quota_us", String(quota));
+    }
+  }
+}
+
+/** Attempts at removing a cgroup whose last processes are being reaped. */
+const REMOVE_ATTEMPTS = 50;
+const REMOVE_PAUSE_MS = 10;
+
+/** Processes in the sandbox's cgroups, for ending what was never recorded. */
+export function cgroupMembers(folders: readonly string[]): readonly number[] {
+  const pids = new Set<number>();
+  for (const folder of folders) {
+    for (const line of (readText(join(folder, "cgroup.procs")) ?? "").split("\n"))
+      if (line !== "") pids.add(Number(line));
+  }
+  return [...pids];
+}
+
+/**
+ * Removes the folders and what lies below them. A cgroup with processes cannot be removed: the caller has ended them,
+ * and the kernel may need a moment. Throws `delete_failed` after half a second.
+ */
+export async function removeCgroups(folders: readonly string[], clock: Clock): Promise<void> {
+  for (const folder of folders) {
+    for (let attempt = 1; !removeTree(folder); attempt++) {
+      if (attempt >= REMOVE_ATTEMPTS) {
+        throw new DriverError(
+          "delete_failed",
+          `cgroup ${folder} still holds processes: ${cgroupMembers([folder]).join(", ") || "unknown"}`,
+          {
+            retryable: true,
+            next: "Retry the deletion; end these processes if they are not the sandbox's",
+          },
+        );
+      }
+      await clock.sleep(REMOVE_PAUSE_MS);
+    }
+  }
+}
+
+function removeTree(folder: string): boolean {
+  try {
+    for (const entry of readdirSync(folder, { withFileTypes: true })) {
+      if (entry.isDirectory()) removeTree(join(folder, entry.name));
+    }
+  } catch (error) {
+    return systemCode(error) === "ENOENT";
+  }
+  return tryDo(() => rmdirSync(folder), ["ENOENT"]);
+}
+
+/** Runs it; false on a system error other than those tolerated. Anything else is a bug and thrown. */
+function tryDo(action: () => void, tolerated: readonly string[] = []): boolean {
+  try {
+    action();
+    return true;
+  } catch (error) {
+    const code = systemCode(error);
+    if (code === undefined) throw error;
+    return tolerated.includes(code);
+  }
+}
+
+function readText(path: string): string | undefined {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,45 @@
+import { z } from "zod";
+import { DriverError } from "../driver.ts";
+import { FIRST_BLOCK_ID, ID_BLOCKS } from "./identity.ts";
+
+/** `[openshell.drivers.local]` of gateway.toml. Every value has a default; unknown keys are refused. */
+const schema = z.strictObject({
+  /** Folders that any caller may mount volumes from. */
+  volume_roots: z.array(z.string().startsWith("/")).default([]),
+  /** Processes of a sandbox that asks for no limit of its own. */
+  sandbox_pids_limit: z.int().min(16).max(4_194_304).default(2_048),
+  /** Memory of a sandbox that asks for none, bytes; 0 leaves it to the machine. */
+  sandbox_memory_limit: z.int().min(0).default(0),
+  /** Size of the private /tmp, bytes. It counts as the sandbox's memory. */
+  tmp_size: z
+    .int()
+    .min(1 << 20)
+    .default(2 * 2 ** 30),
+  /** First host id and number of 65,536-id blocks for sandboxes of a gateway that runs as root. */
+  id_range_start: z.int().min(65_536).max(0xffff_0000).default(FIRST_BLOCK_ID),
+  id_range_blocks: z.int().min(1).max(65_535).default(ID_BLOCKS),
+});
+
+export type LocalDriverConfig = Readonly<z.infer<typeof schema>>;
+
+/** Checks the driver's table. Throws `invalid_driver_config` that names every wrong key. */
+export function parseLocalDriverConfig(table: unknown): LocalDriverConfig {
+  const result = schema.safeParse(table ?? {});
+  if (!result.success) {
+    const problems = result.error.issues.map((issue) => `${issue.path.join(".") || "table"}: ${issue.message}`);
+    throw new DriverError("invalid_driver_config", `[openshell.drivers.local] ${problems.join("; ")}`, {
+      next: `Known keys: ${Object.keys(schema.shape).join(", ")}`,
+    });
+  }
+  const { id_range_start: start, id_range_blocks: blocks } = result.data;
+  if (start + blocks * 65_536 > 0xffff_ffff) {
+    throw new DriverError(
+      "invalid_driver_config",
+      "[openshell.drivers.local] id_range_blocks: the range ends beyond the last id",
+      {
+        next: "Lower id_range_start or id_range_blocks",
+      },
+    );
+  }
+  return result.data;
+}

@@ -1,0 +1,445 @@
+import { existsSync, realpathSync } from "node:fs";
+import { chown, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { type Clock, describeError, ensureFolder, type GatewayPaths, RuntimeError, systemClock } from "@openshell/base";
+import type { CaptureMode, IsolationLayer } from "@openshell/boundary";
+import { launchSandbox } from "@openshell/boundary/local/launch.ts";
+import {
+  type ComputeDriver,
+  type DeleteResult,
+  type DriverCapabilities,
+  DriverError,
+  type DriverEvent,
+  type DriverSandbox,
+  type ProcessRecord,
+  type SandboxIntent,
+  type StartedSandbox,
+  type WorkloadLayout,
+} from "../driver.ts";
+import { systemRoots, type TrustFiles, trustFiles } from "./ca-bundle.ts";
+import {
+  type CgroupPlaces,
+  cgroupMembers,
+  existingCgroups,
+  makeCgroups,
+  ownCgroups,
+  probeLimits,
+  removeCgroups,
+  type SandboxCgroups,
+} from "./cgroups.ts";
+import type { LocalDriverConfig } from "./config.ts";
+import { endProcesses, thaw } from "./end.ts";
+import { agentEnvironment } from "./environment.ts";
+import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
+import { controlSocketPath, demandedMode, type Launch, planLaunch, probeCapture, shortId } from "./launch.ts";
+import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
+import { AGENT_USER, HOME, planRoot } from "./root-view.ts";
+import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
+import { planVolumes, type VolumePlan } from "./volumes.ts";
+import { InitWatch } from "./watch.ts";
+
+export const DRIVER_VERSION = "0.1.0";
+
+/** What the local driver needs of its gateway. */
+export interface LocalDriverOptions {
+  readonly paths: GatewayPaths;
+  /** Folder of clients' discovery files; never mounted into a sandbox. */
+  readonly clientConfigRoot: string;
+  readonly config: LocalDriverConfig;
+  /** `dist/native/openshell-init`. */
+  readonly initPath: string;
+  /** PATH and OPENSHELL_CAPTURE are read. */
+  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly clock?: Clock;
+  readonly processes?: ProcessTable;
+  readonly cgroups?: CgroupPlaces;
+  readonly launch?: Launch;
+}
+
+/**
+ * Opens the driver: prepares its folders, finishes interrupted removals and finds the capture mode by trying (about 10 ms).
+ * Throws `capture_unavailable` when no sandbox can be made here, with the kernel's reason.
+ */
+export async function openLocalDriver(options: LocalDriverOptions): Promise<ComputeDriver> {
+  const { paths, config, env } = options;
+  const clock = options.clock ?? systemClock;
+  const processes = options.processes ?? systemProcessTable();
+  const launch: Launch =
+    options.launch ?? ((plan, title) => launchSandbox(plan, { initPath: options.initPath, title }));
+  const uid = process.getuid!();
+  const mode: IdentityMode =
+    uid === 0
+      ? { kind: "root", firstId: config.id_range_start, blocks: config.id_range_blocks }
+      : { kind: "user", uid, gid: process.getgid!() };
+  const sandboxes = join(paths.state, "sandboxes");
+  for (const folder of [sandboxes, join(paths.runtime, "s")]) await ensureFolder(folder);
+  // The launcher follows no link below a volume's or home's path.
+  const folders = new SandboxFolders(realpathSync(sandboxes));
+  await folders.emptyTrash();
+  const captureMode = await probeCapture(launch, {
+    runtimeFolder: paths.runtime,
+    identity: resolveIdentity({ runAsUser: "", runAsGroup: "" }, mode, 0),
+    demanded: demandedMode(env.OPENSHELL_CAPTURE),
+    end: (pid) => {
+      const record = recordOf(processes, pid);
+      return record === undefined ? Promise.resolve() : endProcesses(processes, [record], clock);
+    },
+  });
+  const cgroups = options.cgroups ?? ownCgroups();
+  const limits = await probeLimits(`openshell-probe-${shortId(paths.state)}`, cgroups, clock);
+  return new LocalDriver(options, {
+    clock,
+    processes,
+    launch,
+    mode,
+    folders,
+    captureMode,
+    cgroups,
+    limits,
+  });
+}
+
+interface Resources {
+  readonly clock: Clock;
+  readonly processes: ProcessTable;
+  readonly launch: Launch;
+  readonly mode: IdentityMode;
+  readonly folders: SandboxFolders;
+  readonly captureMode: CaptureMode;
+  readonly cgroups: CgroupPlaces;
+  /** Limits that can be set here. */
+  readonly limits: { readonly cpu: boolean; readonly memory: boolean };
+}
+
+/** Everything about an intent that can be decided without touching anything. */
+interface Resolved {
+  readonly identity: ResolvedIdentity;
+  readonly volumes: VolumePlan;
+  readonly trust: TrustFiles;
+}
+
+/** Where a sandbox's processes and kernel objects are to be found. */
+type Traces = Pick<LaunchRecord, "sandboxId" | "title" | "controlFolder" | "cgroups">;
+
+/** Runs sandboxes on the gateway's own machine through `openshell-init`. State lives in files and processes, not in this object. */
+class LocalDriver implements ComputeDriver {
+  readonly name = "local";
+  readonly capabilities: DriverCapabilities;
+  readonly #options: LocalDriverOptions;
+  readonly #with: Resources;
+  readonly #watch: InitWatch;
+
+  constructor(options: LocalDriverOptions, resources: Resources) {
+    this.#options = options;
+    this.#with = resources;
+    this.#watch = new InitWatch(resources.processes, resources.clock);
+    this.capabilities = {
+      driverName: this.name,
+      driverVersion: DRIVER_VERSION,
+      cpuLimit: resources.limits.cpu,
+      memoryLimit: resources.limits.memory,
+      gpu: false,
+      captureMode: resources.captureMode,
+      identityMode: resources.mode.kind,
+    };
+  }
+
+  async validate(intent: SandboxIntent): Promise<void> {
+    this.#resolve(intent);
+  }
+
+  async create(intent: SandboxIntent): Promise<StartedSandbox> {
+    const resolved = this.#resolve(intent);
+    await makeFolder(this.#with.folders.of(intent.sandboxId), 0o700);
+    return await this.#run(intent, resolved);
+  }
+
+  async start(intent: SandboxIntent): Promise<StartedSandbox> {
+    const resolved = this.#resolve(intent);
+    if (!(await this.#with.folders.exists(intent.sandboxId))) throw notFound(intent.sandboxId);
+    return await this.#run(intent, resolved);
+  }
+
+  async stop(sandboxId: string): Promise<void> {
+    checkId(sandboxId);
+    const launched = await this.#with.folders.readLaunch(sandboxId);
+    if (launched !== undefined) await this.#end(launched);
+  }
+
+  async delete(sandboxId: string): Promise<DeleteResult> {
+    checkId(sandboxId);
+    const { folders } = this.#with;
+    const existed = await folders.exists(sandboxId);
+    try {
+      const launched = await folders.readLaunch(sandboxId).catch((error: unknown) => {
+        // Damaged state must not make a sandbox immortal: its init is found by its title all the same.
+        if (error instanceof DriverError && error.code === "state_unreadable") return undefined;
+        throw error;
+      });
+      await this.#end(launched ?? this.#unrecorded(sandboxId));
+      await rm(this.#controlFolder(sandboxId), { recursive: true, force: true });
+      await folders.remove(sandboxId);
+    } catch (error) {
+      if (error instanceof RuntimeError) throw error;
+      throw new DriverError("delete_failed", `sandbox ${sandboxId} could not be removed: ${describeError(error)}`, {
+        retryable: true,
+        cause: error,
+      });
+    }
+    return { existed };
+  }
+
+  async inspect(sandboxId: string): Promise<DriverSandbox | undefined> {
+    checkId(sandboxId);
+    const launched = await this.#with.folders.readLaunch(sandboxId);
+    return launched === undefined ? undefined : await this.#describe(launched);
+  }
+
+  async list(): Promise<readonly DriverSandbox[]> {
+    const found: DriverSandbox[] = [];
+    for (const id of await this.#with.folders.ids()) {
+      const launched = await this.#with.folders.readLaunch(id).catch(() => undefined);
+      if (launched === undefined)
+        found.push({ sandboxId: id, generation: 0n, name: "", workspace: "", running: undefined });
+      else found.push(await this.#describe(launched));
+    }
+    return found;
+  }
+
+  watch(signal: AbortSignal): AsyncIterable<DriverEvent> {
+    return this.#watch.events(signal);
+  }
+
+  /** Sandboxes live on; only watching ends. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#watch[Symbol.asyncDispose]();
+  }
+
+  #resolve(intent: SandboxIntent): Resolved {
+    checkId(intent.sandboxId);
+    if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(intent.hostname)) {
+      throw new DriverError(
+        "invalid_intent",
+        `host name ${JSON.stringify(intent.hostname.slice(0, 80))} is not a DNS label`,
+      );
+    }
+    const { paths, clientConfigRoot, config } = this.#options;
+    const volumes = planVolumes(intent.volumes, {
+      caller: intent.caller,
+      gatewayUid: process.getuid!(),
+      volumeRoots: config.volume_roots,
+      privateFolders: [paths.state, paths.config, paths.runtime, paths.logs, clientConfigRoot],
+      idmap: this.#with.mode.kind === "root",
+    });
+    return {
+      identity: resolveIdentity(intent.process, this.#with.mode, intent.idBlock),
+      volumes,
+      trust: trustFiles(systemRoots(), intent.additionalCaPem, intent.inspectionCaPem),
+    };
+  }
+
+  async #run(intent: SandboxIntent, resolved: Resolved): Promise<StartedSandbox> {
+    const { folders, processes } = this.#with;
+    const before = await folders.readLaunch(intent.sandboxId);
+    if (before !== undefined) {
+      if (before.generation > intent.generation) {
+        throw new DriverError(
+          "generation_conflict",
+          `sandbox ${intent.sandboxId} is at generation ${before.generation}, not ${intent.generation}`,
+        );
+      }
+      const running = (await this.#describe(before)).running;
+      if (running?.generation === intent.generation && before.nonceHash === nonceHash(intent.nonce)) return running;
+      await this.#end(before);
+    }
+    const controlFolder = this.#controlFolder(intent.sandboxId);
+    await ensureFolder(controlFolder);
+    const home = folders.home(intent.sandboxId);
+    await this.#prepareHome(home, resolved.identity);
+    const cgroups = this.#makeCgroups(intent);
+    const record: LaunchRecord = {
+      sandboxId: intent.sandboxId,
+      name: intent.name,
+      workspace: intent.workspace,
+      generation: intent.generation,
+      nonceHash: nonceHash(intent.nonce),
+      title: this.#title(intent.sandboxId),
+      controlFolder,
+      cgroups: cgroups.folders,
+      request: {
+        hostname: intent.hostname,
+        process: intent.process,
+        volumes: intent.volumes,
+        root: intent.root,
+        idBlock: intent.idBlock,
+      },
+    };
+    await folders.writeLaunch(record);
+    try {
+      const pid = await this.#launch(intent, resolved, record, cgroups, home);
+      const process = recordOf(processes, pid);
+      if (process === undefined) throw new DriverError("launch_failed", "init ended at once", { retryable: true });
+      const started = this.#started(intent, resolved, record, cgroups, process);
+      await folders.writeStarted(started);
+      this.#watch.add(intent.sandboxId, intent.generation, process);
+      return started;
+    } catch (error) {
+      await this.#end(record);
+      if (error instanceof DriverError) throw error;
+      throw launchFailed(error);
+    }
+  }
+
+  async #launch(
+    intent: SandboxIntent,
+    { identity, volumes, trust }: Resolved,
+    record: LaunchRecord,
+    cgroups: SandboxCgroups,
+    homeFolder: string,
+  ): Promise<number> {
+    const root = planRoot({
+      uid: identity.plan.uid,
+      gid: identity.plan.gid,
+      hostname: intent.hostname,
+      shell: loginShell(),
+      trust,
+      homeFolder,
+      tmpBytes: BigInt(this.#options.config.tmp_size),
+      volumes: volumes.steps,
+    });
+    const plan = planLaunch({
+      intent,
+      controlFolder: record.controlFolder,
+      identity,
+      cgroups,
+      root,
+      mode: this.#with.captureMode,
+    });
+    return (await this.#with.launch(plan, record.title)).pid;
+  }
+
+  #started(
+    intent: SandboxIntent,
+    { identity, volumes }: Resolved,
+    record: LaunchRecord,
+    cgroups: SandboxCgroups,
+    process: ProcessRecord,
+  ): StartedSandbox {
+    const layout: WorkloadLayout = {
+      home: HOME,
+      workingDirectory: HOME,
+      uid: identity.plan.uid,
+      gid: identity.plan.gid,
+      readOnlyPaths: volumes.readOnlyPaths,
+      readWritePaths: volumes.readWritePaths,
+      environment: agentEnvironment({ user: AGENT_USER, shell: loginShell(), hostPath: this.#options.env.PATH ?? "" }),
+    };
+    const isolation: IsolationLayer[] = [identity.isolation, ...cgroups.isolation];
+    return {
+      sandboxId: intent.sandboxId,
+      generation: intent.generation,
+      record: process,
+      boundary: { kind: "local", socketPath: controlSocketPath(record.controlFolder) },
+      layout,
+      isolation,
+    };
+  }
+
+  #makeCgroups(intent: SandboxIntent): SandboxCgroups {
+    const { config } = this.#options;
+    const memory = config.sandbox_memory_limit === 0 ? undefined : BigInt(config.sandbox_memory_limit);
+    return makeCgroups(
+      this.#cgroupName(intent.sandboxId),
+      {
+        memoryBytes: intent.resources.memoryBytes ?? memory,
+        cpuMillis: intent.resources.cpuMillis,
+        pids: intent.resources.pids ?? config.sandbox_pids_limit,
+      },
+      this.#with.cgroups,
+    );
+  }
+
+  /** The agent's own, under its outside id. An existing home is kept; its owner follows when the policy changed the id. */
+  async #prepareHome(home: string, identity: ResolvedIdentity): Promise<void> {
+    await makeFolder(home, 0o700);
+    if (this.#with.mode.kind === "root") await chown(home, identity.outsideUid, identity.outsideGid);
+  }
+
+  async #describe(launched: LaunchRecord): Promise<DriverSandbox> {
+    const { folders, processes } = this.#with;
+    const started = await folders.readStarted(launched.sandboxId);
+    const running =
+      started !== undefined && started.generation === launched.generation && isAlive(processes, started.record)
+        ? started
+        : undefined;
+    if (running !== undefined) this.#watch.add(running.sandboxId, running.generation, running.record);
+    const { sandboxId, generation, name, workspace } = launched;
+    return { sandboxId, generation, name, workspace, running };
+  }
+
+  /** Ends whatever runs of this sandbox, recorded or not, and removes its cgroups and socket. */
+  async #end(launched: Traces): Promise<void> {
+    const { clock, folders, processes } = this.#with;
+    this.#watch.remove(launched.sandboxId);
+    const cgroups = [
+      ...new Set([...launched.cgroups, ...existingCgroups(this.#cgroupName(launched.sandboxId), this.#with.cgroups)]),
+    ];
+    thaw(cgroups);
+    const started = await folders.readStarted(launched.sandboxId).catch(() => undefined);
+    const pids = new Set([...processes.withTitle(launched.title), ...cgroupMembers(cgroups)]);
+    const records = [...pids].flatMap((pid) => recordOf(processes, pid) ?? []);
+    if (started !== undefined && isAlive(processes, started.record)) records.unshift(started.record);
+    await endProcesses(processes, records, clock);
+    await removeCgroups(cgroups, clock);
+    await rm(controlSocketPath(launched.controlFolder), { force: true });
+    await folders.removeStarted(launched.sandboxId);
+  }
+
+  /** What a launch of this sandbox would have left, when no record says more. */
+  #unrecorded(sandboxId: string): Traces {
+    return {
+      sandboxId,
+      title: this.#title(sandboxId),
+      controlFolder: this.#controlFolder(sandboxId),
+      cgroups: [],
+    };
+  }
+
+  #controlFolder(sandboxId: string): string {
+    return join(this.#options.paths.runtime, "s", shortId(sandboxId));
+  }
+
+  #cgroupName(sandboxId: string): string {
+    return `openshell-${shortId(this.#options.paths.state, sandboxId)}`;
+  }
+
+  /** Known to nobody inside, so that no agent can be taken for an init. */
+  #title(sandboxId: string): string {
+    return `openshell-init:${shortId(this.#options.paths.state, sandboxId)}`;
+  }
+}
+
+/** Becomes a folder name: nothing that could lead out of its parent. */
+function checkId(sandboxId: string): void {
+  if (!/^[A-Za-z0-9][A-Za-z0-9-]{0,127}$/.test(sandboxId)) {
+    throw new DriverError("invalid_sandbox_id", `sandbox id ${JSON.stringify(sandboxId.slice(0, 80))} is not valid`);
+  }
+}
+
+function loginShell(): string {
+  return existsSync("/bin/bash") ? "/bin/bash" : "/bin/sh";
+}
+
+function notFound(sandboxId: string): DriverError {
+  return new DriverError("sandbox_not_found", `sandbox ${sandboxId} has no files here`, {
+    next: "Delete it and create it again",
+  });
+}
+
+function launchFailed(error: unknown): DriverError {
+  const next = error instanceof RuntimeError ? error.next : "";
+  return new DriverError("launch_failed", error instanceof Error ? error.message : String(error), {
+    next,
+    cause: error,
+  });
+}

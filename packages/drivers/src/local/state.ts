@@ -1,0 +1,197 @@
+import { createHash, randomBytes } from "node:crypto";
+import { chmod, lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { systemCode } from "@openshell/base";
+import { z } from "zod";
+import { DriverError, type SandboxIntent, type StartedSandbox } from "../driver.ts";
+
+/** Written before anything is started, so that whatever a crash leaves behind can be found and undone. */
+export interface LaunchRecord {
+  readonly sandboxId: string;
+  readonly name: string;
+  readonly workspace: string;
+  readonly generation: bigint;
+  /** SHA-256 of the attach nonce: a repeated call with another nonce is another launch. */
+  readonly nonceHash: string;
+  /** argv[0] of launcher and init. */
+  readonly title: string;
+  readonly controlFolder: string;
+  /** Every cgroup made for the sandbox, also those of earlier generations. */
+  readonly cgroups: readonly string[];
+  /** What was asked, for people who look; nothing reads it back. */
+  readonly request: Pick<SandboxIntent, "hostname" | "process" | "volumes" | "root" | "idBlock">;
+}
+
+const bigintText = z
+  .string()
+  .regex(/^[0-9]{1,20}$/)
+  .transform(BigInt);
+
+const launchSchema = z.object({
+  version: z.literal(1),
+  sandboxId: z.string(),
+  name: z.string(),
+  workspace: z.string(),
+  generation: bigintText,
+  nonceHash: z.string(),
+  title: z.string(),
+  controlFolder: z.string(),
+  cgroups: z.array(z.string()),
+  request: z.custom<LaunchRecord["request"]>((value) => typeof value === "object" && value !== null),
+});
+
+const layerSchema = z.object({ name: z.string(), enforced: z.boolean(), detail: z.string() });
+
+const startedSchema = z.object({
+  sandboxId: z.string(),
+  generation: bigintText,
+  record: z.object({ bootId: z.string(), pid: z.int().positive(), startTime: bigintText }),
+  boundary: z.object({ kind: z.literal("local"), socketPath: z.string() }),
+  layout: z.object({
+    home: z.string(),
+    workingDirectory: z.string(),
+    uid: z.int(),
+    gid: z.int(),
+    readOnlyPaths: z.array(z.string()),
+    readWritePaths: z.array(z.string()),
+    environment: z.record(z.string(), z.string()),
+  }),
+  isolation: z.array(layerSchema),
+});
+
+export function nonceHash(nonce: Uint8Array): string {
+  return createHash("sha256").update(nonce).digest("hex");
+}
+
+/** The folder `<state>/sandboxes` and what the driver keeps in it. */
+export class SandboxFolders {
+  readonly root: string;
+
+  constructor(root: string) {
+    this.root = root;
+  }
+
+  /** Folder of one sandbox. The id is checked by the driver before it becomes a path. */
+  of(sandboxId: string): string {
+    return join(this.root, sandboxId);
+  }
+
+  home(sandboxId: string): string {
+    return join(this.of(sandboxId), "home");
+  }
+
+  async exists(sandboxId: string): Promise<boolean> {
+    return (await lstat(this.of(sandboxId)).catch(() => undefined)) !== undefined;
+  }
+
+  /** Ids that have a folder, also unfinished ones. */
+  async ids(): Promise<readonly string[]> {
+    const entries = await readdir(this.root, { withFileTypes: true });
+    return entries.filter((entry) => entry.isDirectory() && !entry.name.startsWith(".")).map((entry) => entry.name);
+  }
+
+  async readLaunch(sandboxId: string): Promise<LaunchRecord | undefined> {
+    const value = await this.#read(sandboxId, "launch.json", launchSchema);
+    if (value === undefined) return undefined;
+    const { version: _, ...record } = value;
+    return record;
+  }
+
+  writeLaunch(record: LaunchRecord): Promise<void> {
+    return replaceFile(join(this.of(record.sandboxId), "launch.json"), { version: 1, ...record });
+  }
+
+  readStarted(sandboxId: string): Promise<StartedSandbox | undefined> {
+    return this.#read(sandboxId, "started.json", startedSchema);
+  }
+
+  writeStarted(started: StartedSandbox): Promise<void> {
+    return replaceFile(join(this.of(started.sandboxId), "started.json"), started);
+  }
+
+  removeStarted(sandboxId: string): Promise<void> {
+    return rm(join(this.of(sandboxId), "started.json"), { force: true });
+  }
+
+  /** Removes a sandbox's folder whatever modes the agent gave its files. Moved aside first, so that a crash cannot leave half a sandbox under its name. */
+  async remove(sandboxId: string): Promise<void> {
+    const trash = join(this.root, `.trash-${sandboxId}-${randomBytes(4).toString("hex")}`);
+    try {
+      await rename(this.of(sandboxId), trash);
+    } catch (error) {
+      if (systemCode(error) !== "ENOENT") throw error;
+    }
+    await this.emptyTrash(`.trash-${sandboxId}-`);
+  }
+
+  /** Finishes removals that a crash interrupted; `prefix` narrows them. */
+  async emptyTrash(prefix = ".trash-"): Promise<void> {
+    for (const name of await readdir(this.root)) if (name.startsWith(prefix)) await removeTree(join(this.root, name));
+  }
+
+  async #read<T>(sandboxId: string, file: string, schema: z.ZodType<T>): Promise<T | undefined> {
+    const path = join(this.of(sandboxId), file);
+    let text: string;
+    try {
+      text = await readFile(path, "utf8");
+    } catch (error) {
+      if (systemCode(error) === "ENOENT") return undefined;
+      throw new DriverError("state_unreadable", `${path} cannot be read`, { cause: error });
+    }
+    try {
+      return schema.parse(JSON.parse(text));
+    } catch (error) {
+      throw new DriverError("state_unreadable", `${path} is damaged`, {
+        next: "Delete the sandbox; its home is in the folder beside the file",
+        cause: error,
+      });
+    }
+  }
+}
+
+/**
+ * Replaces a file in one step, without forcing it to the disk: it describes processes, which a power failure ends as well,
+ * and the gateway's store holds the durable intent.
+ */
+async function replaceFile(path: string, value: object): Promise<void> {
+  const temporary = `${path}.${randomBytes(6).toString("hex")}.tmp`;
+  const text = JSON.stringify(value, (_, entry) => (typeof entry === "bigint" ? entry.toString() : entry), 1);
+  try {
+    await writeFile(temporary, text, { mode: 0o600, flag: "wx" });
+    await rename(temporary, path);
+  } catch (error) {
+    await rm(temporary, { force: true });
+    throw error;
+  }
+}
+
+/** `rm -rf` for a tree whose owner may have closed folders to itself. No process of the sandbox lives any more, so nothing changes under it; links are removed, never followed. */
+async function removeTree(path: string): Promise<void> {
+  try {
+    await rm(path, { recursive: true, force: true });
+  } catch (error) {
+    const code = systemCode(error);
+    if (code !== "EACCES" && code !== "EPERM" && code !== "ENOTEMPTY") throw error;
+    await openFolders(path);
+    await rm(path, { recursive: true, force: true });
+  }
+}
+
+async function openFolders(path: string): Promise<void> {
+  const stat = await lstat(path).catch(() => undefined);
+  if (stat === undefined || !stat.isDirectory()) return;
+  await chmod(path, 0o700);
+  for (const entry of await readdir(path, { withFileTypes: true })) {
+    if (entry.isDirectory()) await openFolders(join(path, entry.name));
+  }
+}
+
+/** Makes a folder with exactly this mode; keeps one that is there. */
+export async function makeFolder(path: string, mode: number): Promise<void> {
+  try {
+    await mkdir(path, { mode });
+    await chmod(path, mode);
+  } catch (error) {
+    if (systemCode(error) !== "EEXIST") throw error;
+  }
+}
