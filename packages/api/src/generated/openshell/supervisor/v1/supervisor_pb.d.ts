@@ -417,6 +417,13 @@ export declare type LocalBoundary = Message<"openshell.supervisor.v1.LocalBounda
    * @generated from field: openshell.supervisor.v1.WorkloadLayout layout = 3;
    */
   layout?: WorkloadLayout | undefined;
+
+  /**
+   * SO_NETNS_COOKIE of the sandbox's network namespace: every descriptor that init hands out is checked against it.
+   *
+   * @generated from field: uint64 netns_cookie = 4;
+   */
+  netnsCookie: bigint;
 };
 
 /**
