@@ -1,0 +1,175 @@
+import { execFile, execFileSync, spawnSync } from "node:child_process";
+import {
+  appendFileSync,
+  chmodSync,
+  cpSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { promisify } from "node:util";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { mode } from "../../support/modes.ts";
+
+const repository = resolve(import.meta.dirname, "../../..");
+const run = promisify(execFile);
+
+/**
+ * A checkout of the launcher with a small program in place of the packages: the launcher's own behaviour is what is
+ * tested, with real npm-installed packages (linked), the real compiler and the real bundler.
+ */
+function makeCheckout(folder: string): void {
+  mkdirSync(folder, { recursive: true });
+  for (const path of ["openshell", "tools", "package.json", "package-lock.json", ".npmrc", "native"]) {
+    cpSync(join(repository, path), join(folder, path), {
+      recursive: true,
+      filter: (source) => !source.includes("/node_modules"),
+    });
+  }
+  for (const name of ["cli", "gateway", "supervisor"]) {
+    mkdirSync(join(folder, "packages", name, "src"), { recursive: true });
+    writeFileSync(join(folder, "packages", name, "src/main.ts"), "export {};\n");
+  }
+  writeFileSync(join(folder, "packages/cli/src/main.ts"), 'console.log("one", ...process.argv.slice(2));\n');
+  mkdirSync(join(folder, "proto"));
+  symlinkSync(join(repository, "node_modules"), join(folder, "node_modules"));
+  const node = join(repository, "tools/node/node_modules");
+  if (existsSync(node)) symlinkSync(node, join(folder, "tools/node/node_modules"));
+}
+
+describe("launcher", () => {
+  let base: string;
+  let checkout: string;
+  const env = (): NodeJS.ProcessEnv => ({ ...process.env, HOME: base, XDG_CACHE_HOME: join(base, "cache") });
+  const start = (...args: string[]): Promise<{ stdout: string; stderr: string }> =>
+    run(join(checkout, "openshell"), args, { env: env(), cwd: "/" });
+
+  beforeAll(() => {
+    base = mkdtempSync(join(tmpdir(), "launcher-"));
+    checkout = join(base, "checkout");
+    makeCheckout(checkout);
+  });
+  afterAll(() => {
+    execFileSync("chmod", ["-R", "u+w", base]);
+    rmSync(base, { recursive: true });
+  });
+
+  it("prepares a fresh checkout with one line a step, then is silent", async () => {
+    const first = await start("a b", "c");
+    expect(first.stdout).toBe("one a b c\n");
+    expect(first.stderr).toMatch(/building the native parts\n[\s\S]*bundling\n/);
+    const second = await start("x");
+    expect(second).toEqual({ stdout: "one x\n", stderr: "" });
+  });
+
+  it("works through a link to a link, from any folder", async () => {
+    symlinkSync("checkout/openshell", join(base, "link"));
+    mkdirSync(join(base, "bin"));
+    symlinkSync("../link", join(base, "bin/openshell"));
+    expect((await run(join(base, "bin/openshell"), ["via"], { env: env(), cwd: tmpdir() })).stdout).toBe("one via\n");
+  });
+
+  it("never runs stale code: an edit, an added file and a removed file each count, also with old times", async () => {
+    const main = join(checkout, "packages/cli/src/main.ts");
+    writeFileSync(main, 'console.log("two");\n');
+    execFileSync("touch", ["-d", "2001-01-01", main]);
+    expect((await start()).stdout).toBe("two\n");
+    writeFileSync(join(checkout, "packages/cli/src/word.ts"), 'export const word = "three";\n');
+    writeFileSync(main, 'import { word } from "./word.ts";\nconsole.log(word);\n');
+    expect((await start()).stdout).toBe("three\n");
+    rmSync(join(checkout, "packages/cli/src/word.ts"));
+    await expect(start()).rejects.toMatchObject({ stderr: expect.stringContaining("bundling failed") });
+    writeFileSync(main, 'console.log("four");\n');
+    expect((await start()).stdout).toBe("four\n");
+  });
+
+  it("does not build again for the same content", async () => {
+    const main = join(checkout, "packages/cli/src/main.ts");
+    appendFileSync(main, "");
+    execFileSync("touch", [main]);
+    expect(await start()).toEqual({ stdout: "four\n", stderr: "" });
+  });
+
+  it("builds once when started twice at once; the other waits and says so", async () => {
+    writeFileSync(join(checkout, "packages/cli/src/main.ts"), 'console.log("five");\n');
+    const both = await Promise.all([start(), start()]);
+    expect(both.map(({ stdout }) => stdout)).toEqual(["five\n", "five\n"]);
+    const said = both.map(({ stderr }) => stderr).join("");
+    expect(said.match(/bundling/g)).toHaveLength(1);
+    expect(said).toMatch(/another openshell is preparing this checkout; waiting for it/);
+  });
+
+  it("names the Debian package when there is no compiler", async () => {
+    writeFileSync(join(checkout, "packages/cli/src/main.ts"), 'console.log("six");\n');
+    const result = spawnSync(join(checkout, "openshell"), [], {
+      env: { ...env(), CC: "/nonexistent/cc" },
+      encoding: "utf8",
+    });
+    expect(result.status).not.toBe(0);
+    expect(result.stderr).toMatch(/gcc/);
+    expect(result.stderr).not.toMatch(/\n\s+at /);
+    expect((await start()).stdout).toBe("six\n");
+  });
+
+  it("keeps three builds at most", () => {
+    expect(
+      readdirSync(join(checkout, "dist")).filter((name) => /^[0-9a-f]{16}$/.test(name)).length,
+    ).toBeLessThanOrEqual(3);
+  });
+
+  it("checks freshness in 10 ms", async () => {
+    const stamp = join(checkout, "dist/stamp");
+    const times: number[] = [];
+    for (let round = 0; round < 15; round += 1) {
+      const started = performance.now();
+      execFileSync("find", [
+        join(repository, "packages"),
+        join(repository, "proto"),
+        join(repository, "native"),
+        "-name",
+        "node_modules",
+        "-prune",
+        "-o",
+        "-name",
+        "*.test.ts",
+        "-prune",
+        "-o",
+        "-cnewer",
+        stamp,
+        "-name",
+        "nothing",
+        "-print",
+        "-quit",
+      ]);
+      times.push(performance.now() - started);
+    }
+    times.sort((a, b) => a - b);
+    expect(times[7]).toBeLessThan(10);
+  });
+
+  // Root writes everywhere, so a read-only checkout only exists for a user.
+  it.runIf(mode === "user")("builds in the user's cache when the checkout is read-only", async () => {
+    writeFileSync(join(checkout, "packages/cli/src/main.ts"), 'console.log("seven");\n');
+    rmSync(join(checkout, "node_modules"));
+    rmSync(join(checkout, "tools/node/node_modules"), { force: true });
+    const before = readFileSync(join(checkout, "dist/stamp"), "utf8");
+    chmodSync(checkout, 0o555);
+    const cache = join(base, "cache/openshell");
+    try {
+      const { stdout } = await start();
+      expect(stdout).toBe("seven\n");
+      expect(readFileSync(join(checkout, "dist/stamp"), "utf8")).toBe(before);
+      expect(readdirSync(cache)).toHaveLength(1);
+      expect(await start()).toEqual({ stdout: "seven\n", stderr: "" });
+    } finally {
+      chmodSync(checkout, 0o755);
+    }
+  });
+});
