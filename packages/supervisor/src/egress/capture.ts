@@ -1,0 +1,194 @@
+import { closeSync } from "node:fs";
+import { createServer, type Server, type Socket } from "node:net";
+import type { CaptureListener, CaptureMode, CaptureSockets, SocketPair } from "@openshell/boundary";
+import { formatAddress, parseAddress } from "./address.ts";
+import type { NameTable } from "./dns/names.ts";
+import type { Accepted, FlowDestination } from "./flow.ts";
+import { MAX_WAITING_FLOWS, PROXY_PORT, SYNTHETIC_BASE, SYNTHETIC_SIZE } from "./limits.ts";
+import type { SocketTools } from "./socket-tools.ts";
+
+export interface CaptureDeps {
+  readonly sockets: CaptureSockets;
+  /** Without them there is no `nft` mode, and connections above the limits are taken and held instead of left in the kernel. */
+  readonly tools: SocketTools | undefined;
+  /** Port of the explicit proxy; another one in tests only. */
+  readonly proxyPort?: number;
+  readonly names: NameTable;
+  /** Milliseconds until one more connection may be taken; 0 takes it now; undefined: when one ends (`poke`). */
+  readonly admit: () => number | undefined;
+  readonly onFlow: (accepted: Accepted) => void;
+  /** A connection was reset because too many wait already. */
+  readonly onShed: () => void;
+}
+
+/**
+ * Takes connections from the sandbox's listening sockets and finds out where they wanted to go. Above the limits it
+ * stops accepting, so that the kernel's backlog pushes back; the few that were accepted already wait, oldest first.
+ */
+export class Capture implements AsyncDisposable {
+  readonly #deps: CaptureDeps;
+  readonly #proxyPort: number;
+  readonly #servers = new Map<CaptureListener, Server>();
+  readonly #waiting: { readonly socket: Socket; readonly listener: CaptureListener }[] = [];
+  #timer: NodeJS.Timeout | undefined;
+  #paused = false;
+  #closed = false;
+
+  constructor(deps: CaptureDeps) {
+    this.#deps = deps;
+    this.#proxyPort = deps.proxyPort ?? PROXY_PORT;
+  }
+
+  async start(): Promise<void> {
+    await Promise.all(this.#deps.sockets.tcp.map((listener) => this.#listen(listener)));
+  }
+
+  get waiting(): number {
+    return this.#waiting.length;
+  }
+
+  get paused(): boolean {
+    return this.#paused;
+  }
+
+  /** A connection ended: one that waits may have its place. */
+  poke(): void {
+    while (this.#waiting.length > 0) {
+      const wait = this.#deps.admit();
+      if (wait === 0) {
+        const { socket, listener } = this.#waiting.shift()!;
+        this.#take(socket, listener);
+        continue;
+      }
+      if (wait !== undefined) {
+        this.#timer ??= setTimeout(() => {
+          this.#timer = undefined;
+          this.poke();
+        }, wait).unref();
+      }
+      return;
+    }
+    if (!this.#paused || this.#closed) return;
+    this.#paused = false;
+    for (const listener of this.#deps.sockets.tcp) void this.#listen(listener).catch(() => undefined);
+  }
+
+  /** Leaves further connections to the kernel: the server closes its own duplicate of the listening descriptor. */
+  #pause(): void {
+    if (this.#paused || this.#deps.tools === undefined) return;
+    this.#paused = true;
+    for (const server of this.#servers.values()) server.close();
+    this.#servers.clear();
+  }
+
+  async #listen(listener: CaptureListener): Promise<void> {
+    const server = createServer({ allowHalfOpen: true, pauseOnConnect: true, noDelay: true }, (socket) => {
+      // Without a listener a reset while waiting would be thrown.
+      socket.on("error", () => socket.destroy());
+      if (this.#waiting.length === 0 && this.#deps.admit() === 0) {
+        this.#take(socket, listener);
+        return;
+      }
+      if (this.#waiting.length >= MAX_WAITING_FLOWS) {
+        socket.resetAndDestroy();
+        this.#deps.onShed();
+        return;
+      }
+      this.#waiting.push({ socket, listener });
+      this.#pause();
+      this.poke();
+    });
+    this.#servers.set(listener, server);
+    const fd = this.#deps.tools?.duplicate(listener.fd) ?? listener.fd;
+    await new Promise<void>((resolve, reject) => {
+      server.once("error", reject);
+      // Listening on a shared descriptor sets its backlog anew, to 511 unless told otherwise.
+      server.listen({ fd, backlog: 4096 }, () => {
+        server.off("error", reject);
+        server.on("error", () => undefined);
+        resolve();
+      });
+    });
+  }
+
+  #take(socket: Socket, listener: CaptureListener): void {
+    const accepted = this.#accepted(socket, listener);
+    if (accepted === undefined) socket.resetAndDestroy();
+    else this.#deps.onFlow(accepted);
+  }
+
+  /** Undefined when the connection is gone already or nobody can say where it wanted to go. */
+  #accepted(socket: Socket, listener: CaptureListener): Accepted | undefined {
+    const { remoteAddress, remotePort, localAddress, localPort } = socket;
+    if (
+      remoteAddress === undefined ||
+      remotePort === undefined ||
+      localAddress === undefined ||
+      localPort === undefined
+    ) {
+      return undefined;
+    }
+    const direct = { address: canonical(localAddress), port: localPort };
+    const wanted = this.#isProxy(direct) ? direct : this.#wanted(socket, listener, this.#deps.sockets.mode, direct);
+    if (wanted === undefined) return undefined;
+    const pair: SocketPair = {
+      family: listener.family,
+      local: { address: canonical(remoteAddress), port: remotePort },
+      remote: wanted,
+    };
+    if (this.#isProxy(wanted)) return { socket, origin: "explicit", pair, destination: undefined };
+    return { socket, origin: "transparent", pair, destination: this.#destination(wanted) };
+  }
+
+  #wanted(
+    socket: Socket,
+    listener: CaptureListener,
+    mode: CaptureMode,
+    direct: { readonly address: string; readonly port: number },
+  ): { readonly address: string; readonly port: number } | undefined {
+    if (mode !== "nft") return direct;
+    const fd = (socket as unknown as { _handle?: { fd: number } })._handle?.fd;
+    if (fd === undefined || this.#deps.tools === undefined) return undefined;
+    try {
+      const { address, port } = this.#deps.tools.originalDestination(fd, listener.family);
+      return { address: canonical(address), port };
+    } catch {
+      return undefined;
+    }
+  }
+
+  #destination(wanted: { readonly address: string; readonly port: number }): FlowDestination {
+    const { address, port } = wanted;
+    const bytes = parseAddress(address);
+    if (bytes?.length === 4) {
+      const value = ((bytes[0]! << 24) | (bytes[1]! << 16) | (bytes[2]! << 8) | bytes[3]!) >>> 0;
+      if (value >= SYNTHETIC_BASE && value < SYNTHETIC_BASE + SYNTHETIC_SIZE) {
+        const host = this.#deps.names.nameOf(value);
+        return host === undefined ? { known: false, address, port } : { known: true, host, port };
+      }
+    }
+    return { known: true, host: address, port };
+  }
+
+  /** The explicit proxy is the loopback address alone: the same port of any other address is an ordinary destination. */
+  #isProxy(destination: { readonly address: string; readonly port: number }): boolean {
+    const { address, port } = destination;
+    return port === this.#proxyPort && (address === "127.0.0.1" || address === "::1");
+  }
+
+  /** The listening descriptors are closed as well. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    for (const { socket } of this.#waiting.splice(0)) socket.resetAndDestroy();
+    await Promise.all(
+      [...this.#servers.values()].map((server) => new Promise<void>((resolve) => server.close(() => resolve()))),
+    );
+    if (this.#deps.tools !== undefined) for (const { fd } of this.#deps.sockets.tcp) closeSync(fd);
+  }
+}
+
+function canonical(address: string): string {
+  const bytes = parseAddress(address);
+  return bytes === undefined ? address : formatAddress(bytes);
+}

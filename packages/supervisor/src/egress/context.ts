@@ -1,0 +1,24 @@
+import type { Socket } from "node:net";
+import type { Clock } from "@openshell/base";
+import type { BufferBudget, Deadlines } from "./channel.ts";
+import type { EgressEvents } from "./events.ts";
+import type { GenerationHolder } from "./generation.ts";
+import type { Identifier } from "./identify.ts";
+import type { LeafMint } from "./tls/leaf.ts";
+import type { UpstreamPool } from "./upstream-pool.ts";
+
+/** Starts a TCP connection to a pinned address; connect errors arrive as `error` events of the socket. */
+export type Dialer = (address: string, port: number) => Socket;
+
+/** What the parts of one sandbox's egress share. */
+export interface EgressContext {
+  readonly generations: GenerationHolder;
+  readonly identifier: Identifier;
+  readonly events: EgressEvents;
+  readonly leaves: LeafMint;
+  readonly budget: BufferBudget;
+  readonly deadlines: Deadlines;
+  readonly pool: UpstreamPool;
+  readonly dial: Dialer;
+  readonly clock: Clock;
+}

@@ -1,0 +1,97 @@
+import { createSocket, type Socket as UdpSocket } from "node:dgram";
+import { createServer, type Server, type Socket } from "node:net";
+import { normaliseHost } from "../host-name.ts";
+import { DNS_TCP_CONNECTIONS, DNS_TCP_IDLE_MS } from "../limits.ts";
+import type { TokenBucket } from "../rate.ts";
+import { formatAnswer, formatError, parseQuery, RCODE, TYPE } from "./codec.ts";
+import type { NameTable } from "./names.ts";
+
+/** Answers the sandbox's DNS questions from the name table alone: no question ever leaves the machine. */
+export class DnsServer implements AsyncDisposable {
+  readonly #names: NameTable;
+  readonly #rate: TokenBucket;
+  readonly #connections = new Set<Socket>();
+  #udp: UdpSocket | undefined;
+  #tcp: Server | undefined;
+
+  constructor(names: NameTable, rate: TokenBucket) {
+    this.#names = names;
+    this.#rate = rate;
+  }
+
+  /** Takes over the two descriptors: bound UDP, listening TCP. */
+  async start(sockets: { readonly udpFd: number; readonly tcpFd: number }): Promise<void> {
+    const udp = createSocket("udp4");
+    this.#udp = udp;
+    // Errors of single datagrams (the asker is gone) change nothing for the next.
+    udp.on("error", () => undefined);
+    udp.on("message", (message, peer) => {
+      const answer = this.answer(message);
+      if (answer !== undefined) udp.send(answer, peer.port, peer.address);
+    });
+    const tcp = createServer((socket) => this.#serve(socket));
+    this.#tcp = tcp;
+    tcp.on("error", () => undefined);
+    await Promise.all([
+      new Promise<void>((resolve) => udp.bind({ fd: sockets.udpFd }, resolve)),
+      new Promise<void>((resolve) => tcp.listen({ fd: sockets.tcpFd }, resolve)),
+    ]);
+  }
+
+  /** Undefined: no answer (not a query, or above the rate: the client asks again). */
+  answer(message: Buffer): Buffer | undefined {
+    if (!this.#rate.take()) return undefined;
+    const parsed = parseQuery(message);
+    if (parsed.kind === "ignore") return undefined;
+    if (parsed.kind === "error") return formatError(parsed.id, parsed.rcode);
+    const { question } = parsed;
+    if (question.class !== 1) return formatAnswer(question, RCODE.notImplemented, undefined);
+    const name = normaliseHost(question.name);
+    if (name === undefined || question.type !== TYPE.a) return formatAnswer(question, RCODE.noError, undefined);
+    const address = this.#names.addressOf(name);
+    if (address === undefined) return formatAnswer(question, RCODE.serverFailure, undefined);
+    const bytes = Buffer.alloc(4);
+    bytes.writeUInt32BE(address);
+    return formatAnswer(question, RCODE.noError, bytes);
+  }
+
+  #serve(socket: Socket): void {
+    socket.on("error", () => socket.destroy());
+    if (this.#connections.size >= DNS_TCP_CONNECTIONS) {
+      socket.destroy();
+      return;
+    }
+    this.#connections.add(socket);
+    socket.on("close", () => this.#connections.delete(socket));
+    socket.setTimeout(DNS_TCP_IDLE_MS, () => socket.destroy());
+    let pending: Buffer = Buffer.alloc(0);
+    socket.on("data", (chunk: Buffer) => {
+      pending = pending.length === 0 ? chunk : Buffer.concat([pending, chunk]);
+      while (pending.length >= 2) {
+        const length = pending.readUInt16BE(0);
+        // A client that does not read its answers is not worth keeping.
+        if (length > 4096 || socket.writableLength > 65_536) {
+          socket.destroy();
+          return;
+        }
+        if (pending.length < 2 + length) return;
+        const answer = this.answer(pending.subarray(2, 2 + length));
+        pending = pending.subarray(2 + length);
+        if (answer === undefined) continue;
+        const size = Buffer.alloc(2);
+        size.writeUInt16BE(answer.length);
+        socket.write(Buffer.concat([size, answer]));
+      }
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const socket of this.#connections) socket.destroy();
+    await Promise.all([
+      new Promise<void>((resolve) => (this.#udp === undefined ? resolve() : this.#udp.close(resolve))),
+      new Promise<void>((resolve) => (this.#tcp === undefined ? resolve() : this.#tcp.close(() => resolve()))),
+    ]);
+    this.#udp = undefined;
+    this.#tcp = undefined;
+  }
+}

@@ -1,0 +1,615 @@
+import { RuntimeError } from "@openshell/base";
+import type { RequestAllowed, RequestDenied, RequestQuery } from "@openshell/policy/decision.ts";
+import type { Channel } from "./channel.ts";
+import type { EgressContext } from "./context.ts";
+import { connectionBody, type ErrorBody, formatError, requestBody } from "./denial.ts";
+import type { DecidingEngine, Origin, RequestEvent } from "./events.ts";
+import { exchange, type Outgoing } from "./exchange.ts";
+import type { Generation } from "./generation.ts";
+import { type Authority, parseAuthority } from "./host-name.ts";
+import { openBody } from "./http1/body.ts";
+import { HttpParseError, parseRequestHead, type RequestHead } from "./http1/head.ts";
+import { readHead } from "./http1/read-head.ts";
+import { type CanonicalTarget, canonicalTarget, decodeQuery } from "./http1/target.ts";
+import type { Owner } from "./identify.ts";
+import {
+  BODY_IDLE_MS,
+  CLIENT_IDLE_MS,
+  DRAIN_BODY_BYTES,
+  HEAD_MS,
+  REIDENTIFY_IDLE_MS,
+  REQUEST_TOTAL_MS,
+} from "./limits.ts";
+import { Target } from "./target.ts";
+import type { Upstream } from "./upstream-pool.ts";
+
+/** What a session needs to know of the connection it runs on. */
+export interface SessionFlow {
+  readonly origin: Origin;
+  readonly owners: readonly Owner[];
+  /** Looks the owners up again; undefined when they are known, else why not. */
+  reidentify(): Promise<string | undefined>;
+}
+
+export interface SessionOptions {
+  readonly scheme: "http" | "https";
+  /** Where the connection goes. Undefined on the explicit proxy's plain connections: each request says it itself. */
+  readonly target: Target | undefined;
+  readonly headLimit: number;
+}
+
+type Next = "keep" | "close" | "broken";
+
+/** An answer that is given here and not upstream. */
+interface Answer {
+  readonly status: number;
+  readonly body: ErrorBody;
+  readonly engine: DecidingEngine;
+  readonly code: string;
+  readonly reason: string;
+  readonly next: string;
+  readonly policy: string;
+  /** Only a refusal by policy leaves the message framing in no doubt. */
+  readonly keep: boolean;
+}
+
+interface Active {
+  readonly target: Target;
+  readonly query: RequestQuery;
+  readonly fixed: Pick<RequestEvent, "method" | "host" | "port" | "path">;
+  credential: string;
+  upstream: Upstream | undefined;
+  ended: boolean;
+}
+
+/** The requests of one client connection, one after the other: parse, decide, inject, forward, answer. */
+export class HttpSession {
+  readonly #context: EgressContext;
+  readonly #flow: SessionFlow;
+  readonly #client: Channel;
+  readonly #options: SessionOptions;
+  /** The last destination of a plain proxy connection, so that keep-alive requests resolve once. */
+  #lastTarget: Target | undefined;
+  #active: Active | undefined;
+  /** Since when no request is being served. */
+  #idleSince: number;
+
+  constructor(context: EgressContext, flow: SessionFlow, client: Channel, options: SessionOptions) {
+    this.#context = context;
+    this.#flow = flow;
+    this.#client = client;
+    this.#options = options;
+    this.#lastTarget = options.target;
+    this.#idleSince = client.now();
+    client.onClose(() => this.#active?.upstream?.channel.destroy(true));
+  }
+
+  /** Until the client connection is over. Never rejects. */
+  async run(): Promise<void> {
+    const client = this.#client;
+    for (;;) {
+      let next: Next;
+      try {
+        client.totalDeadline = 0;
+        const bytes = await readHead(client, this.#options.headLimit, CLIENT_IDLE_MS, HEAD_MS);
+        if (bytes === undefined) {
+          client.end();
+          client.destroy();
+          return;
+        }
+        client.totalDeadline = client.now() + REQUEST_TOTAL_MS;
+        next = await this.#serve(parseRequestHead(bytes));
+      } catch (error) {
+        next = await this.#unparsable(error);
+      }
+      if (next === "keep") continue;
+      if (next === "close") await client.linger();
+      else client.destroy(true);
+      return;
+    }
+  }
+
+  /** Ends the request in flight when `next` no longer allows it. True when it did. */
+  reconsider(next: Generation): boolean {
+    const active = this.#active;
+    if (active === undefined) return false;
+    const { target, query, fixed } = active;
+    const refusal = target.reconsider(next, this.#flow.owners);
+    const denied = refusal ?? this.#firstDenied(next, target, query);
+    const revoked =
+      active.credential !== "" && !next.credentials.allows(active.credential, target.host, target.port, query.path);
+    if (denied === undefined && !revoked) return false;
+    active.ended = true;
+    this.#report(next, fixed, {
+      outcome: "ended",
+      policy: denied?.policy ?? "",
+      engine: refusal?.engine ?? (denied === undefined ? "credential" : "l7"),
+      code: "policy_changed",
+      reason: denied?.reason ?? "the credential of this request was withdrawn",
+      next: denied?.next ?? "",
+      status: 0,
+    });
+    active.upstream?.channel.destroy(true);
+    this.#client.destroy(true);
+    return true;
+  }
+
+  async #serve(head: RequestHead): Promise<Next> {
+    const context = this.#context;
+    let canonical: CanonicalTarget;
+    let query: RequestQuery;
+    try {
+      canonical = canonicalTarget(head.target);
+      query = {
+        method: head.method,
+        path: canonical.path,
+        query: decodeQuery(canonical.query),
+        encodedSlash: canonical.encodedSlash,
+      };
+    } catch (error) {
+      return this.#answer(head, undefined, invalidTarget(error));
+    }
+    const destination = this.#destination(head, canonical);
+    if ("status" in destination) return this.#answer(head, canonical, destination);
+
+    if (this.#client.now() - this.#idleSince > REIDENTIFY_IDLE_MS) {
+      const failure = await this.#flow.reidentify();
+      if (failure !== undefined) return this.#answer(head, canonical, this.#unidentified(failure, head, destination));
+    }
+    const target = this.#targetFor(destination);
+    const owners = this.#flow.owners;
+    let generation: Generation;
+    do {
+      generation = context.generations.current;
+      const authorised = target.authorise(generation, owners);
+      const refusal = authorised instanceof Promise ? await authorised : authorised;
+      if (refusal !== undefined && generation === context.generations.current) {
+        const path = generation.credentials.redact(canonical.path);
+        const what = `${head.method} ${destination.host}:${destination.port}${path}`;
+        const { status, engine, code, reason, next, policy } = refusal;
+        return this.#answer(head, canonical, {
+          status,
+          engine,
+          code,
+          reason,
+          next,
+          policy,
+          keep: true,
+          body: connectionBody(refusal, what),
+        });
+      }
+    } while (generation !== context.generations.current);
+
+    const upgrade = upgradeRefusal(head, destination);
+    if (upgrade !== undefined) return this.#answer(head, canonical, { ...upgrade, policy: target.access.policy });
+    const decision = this.#decide(generation, target, query);
+    if (!decision.allowed)
+      return this.#answer(head, canonical, this.#requestDenied(generation, head, destination, decision));
+    return this.#forward(head, canonical, query, destination, target, generation, decision);
+  }
+
+  async #forward(
+    head: RequestHead,
+    canonical: CanonicalTarget,
+    query: RequestQuery,
+    destination: Authority,
+    target: Target,
+    generation: Generation,
+    decision: RequestAllowed,
+  ): Promise<Next> {
+    const secure = this.#options.scheme === "https";
+    const credentials = generation.credentials.rewrite({
+      host: destination.host,
+      port: destination.port,
+      secure,
+      allowUninspected: target.access.allowUninspectedCredentials,
+      provider: decision.credentialProvider,
+      path: canonical.path,
+      query: canonical.query,
+      fields: head.fields,
+    });
+    const injected = credentials.kind === "injected" ? credentials : undefined;
+    if (credentials.kind === "denied") {
+      if (credentials.code === "credential_endpoint_mismatch") this.#mismatchFinding(destination, decision.policy);
+      const { status, code, message, next } = credentials;
+      return this.#answer(head, canonical, {
+        status,
+        code,
+        next,
+        reason: message,
+        engine: "credential",
+        policy: decision.policy,
+        keep: true,
+        body: { error: code, message, next },
+      });
+    }
+    if (injected !== undefined && head.method.toUpperCase() === "TRACE") {
+      const reason = "TRACE would send the credential back";
+      const next = "Use another method with this credential.";
+      return this.#answer(head, canonical, {
+        status: 403,
+        engine: "credential",
+        code: "policy_denied",
+        reason,
+        next,
+        policy: decision.policy,
+        keep: true,
+        body: { error: "policy_denied", detail: reason, next },
+      });
+    }
+    const path = generation.credentials.redact(canonical.path);
+    const active: Active = {
+      target,
+      query,
+      fixed: { method: head.method, host: destination.host, port: destination.port, path },
+      credential: injected?.identity ?? "",
+      upstream: undefined,
+      ended: false,
+    };
+    const outgoing: Outgoing = {
+      head,
+      fields: injected?.fields ?? head.fields,
+      path: injected?.path ?? canonical.path,
+      query: injected === undefined ? canonical.query : injected.query,
+      destination,
+      addresses: target.addresses,
+      tls: secure ? generation.network.upstreamTls : undefined,
+      secrets: injected?.secrets ?? [],
+      credential: injected?.identity ?? "",
+      via: this.#options.target === undefined,
+    };
+    this.#active = active;
+    try {
+      const result = await exchange(this.#context.pool, this.#client, outgoing, {
+        onUpstream: (upstream) => {
+          active.upstream = upstream;
+          if (active.ended) upstream?.channel.destroy(true);
+        },
+        onResponse: (status) =>
+          this.#report(generation, active.fixed, {
+            outcome: decision.audited ? "audited" : "allowed",
+            policy: decision.policy,
+            engine: "l7",
+            code: "",
+            reason: decision.reason,
+            next: "",
+            status,
+          }),
+        onLeak: () => this.#leakFinding(destination, decision.policy),
+      });
+      if (active.ended) return "broken";
+      if (result.kind !== "unanswered") return result.kind;
+      return await this.#unreachable(head, canonical, destination, decision.policy, result.error, result.bodyDone);
+    } finally {
+      this.#active = undefined;
+      this.#idleSince = this.#client.now();
+    }
+  }
+
+  /** Every owner's grant must allow; the decision of the first one is reported. */
+  #decide(generation: Generation, target: Target, query: RequestQuery): RequestAllowed | RequestDenied {
+    const { grants } = target.access;
+    const first = generation.policy.request(grants[0]!.grant, query);
+    if (!first.allowed) return first;
+    for (let i = 1; i < grants.length; i += 1) {
+      const other = generation.policy.request(grants[i]!.grant, query);
+      if (!other.allowed) return other;
+    }
+    return first;
+  }
+
+  #firstDenied(generation: Generation, target: Target, query: RequestQuery): RequestDenied | undefined {
+    const decision = this.#decide(generation, target, query);
+    return decision.allowed ? undefined : decision;
+  }
+
+  #targetFor(destination: Authority): Target {
+    const last = this.#lastTarget;
+    if (last !== undefined && last.host === destination.host && last.port === destination.port) return last;
+    const target = new Target(destination.host, destination.port);
+    this.#lastTarget = target;
+    return target;
+  }
+
+  /** Where the request goes; on a connection with a destination of its own, request and connection must agree. */
+  #destination(head: RequestHead, canonical: CanonicalTarget): Authority | Answer {
+    const { scheme, target } = this.#options;
+    const defaultPort = scheme === "https" ? 443 : 80;
+    if (target === undefined) {
+      if (canonical.scheme === undefined) {
+        return invalid(
+          "invalid_proxy_request",
+          "This is a proxy: the request target must be an absolute URI",
+          "Use http://host/path as the target, or CONNECT.",
+        );
+      }
+      if (canonical.scheme === "https") {
+        return invalid("use_connect", "Use CONNECT for HTTPS URLs", "Let the client tunnel https through the proxy.");
+      }
+      // The Host field is written anew from the URI (RFC 9112 §3.2.2), so it cannot disagree upstream.
+      return canonical.authority!;
+    }
+    const expected: Authority = { host: target.host, port: target.port };
+    if (head.host === undefined && canonical.authority === undefined) return expected;
+    const named = head.host === undefined ? undefined : parseAuthority(head.host, defaultPort);
+    const agree =
+      (head.host === undefined || sameAuthority(named, expected)) &&
+      (canonical.authority === undefined ||
+        (canonical.scheme === scheme && sameAuthority(canonical.authority, expected)));
+    if (agree) return expected;
+    this.#context.events.finding({
+      uid: "openshell.http.request_authority_mismatch",
+      title: "Request authority does not match its connection",
+      description: `A request on a connection to ${target.host}:${target.port} named another authority`,
+      host: target.host,
+      port: target.port,
+      owners: this.#flow.owners,
+      policy: target.policy,
+    });
+    const message = `The request names another host than its connection to ${target.host}:${target.port}`;
+    const next = "Open a connection to the host that the request is for.";
+    return {
+      status: 403,
+      engine: "l7",
+      code: "request_authority_mismatch",
+      reason: message,
+      next,
+      policy: target.policy,
+      keep: false,
+      body: { error: "request_authority_mismatch", message, next },
+    };
+  }
+
+  #requestDenied(generation: Generation, head: RequestHead, destination: Authority, decision: RequestDenied): Answer {
+    const path = generation.credentials.redact(canonicalPathOf(head));
+    const { reason, next, policy } = decision;
+    if (decision.code === "encoded_slash" && this.#options.target === undefined) {
+      return { ...invalid("invalid_request_target", reason, next), engine: "l7", policy };
+    }
+    const owner = this.#flow.owners[0];
+    return {
+      status: 403,
+      engine: "l7",
+      code: "policy_denied",
+      reason,
+      next,
+      policy,
+      keep: true,
+      body: requestBody({
+        method: head.method,
+        path,
+        host: destination.host,
+        port: destination.port,
+        binary: owner?.process.exe,
+        policy,
+        reason,
+        next,
+      }),
+    };
+  }
+
+  #unidentified(reason: string, head: RequestHead, destination: Authority): Answer {
+    const next = "Retry; if it persists, check that the program still runs and can be read.";
+    const detail = `${head.method} ${destination.host}:${destination.port} not permitted by policy`;
+    return {
+      status: 403,
+      engine: "identity",
+      code: "policy_denied",
+      reason,
+      next,
+      policy: "",
+      keep: false,
+      body: { error: "policy_denied", detail, reason, next },
+    };
+  }
+
+  async #unreachable(
+    head: RequestHead,
+    canonical: CanonicalTarget,
+    destination: Authority,
+    policy: string,
+    error: unknown,
+    bodyDone: boolean,
+  ): Promise<Next> {
+    if (this.#client.closed) return "broken";
+    const next = error instanceof RuntimeError ? error.next : "";
+    let reason = `${destination.host}:${destination.port} answered with something that is not valid HTTP/1.1`;
+    if (error instanceof RuntimeError) {
+      reason =
+        error.code === "idle_limit" ? `${destination.host}:${destination.port} did not answer in time` : error.message;
+    }
+    const code =
+      error instanceof RuntimeError && error.code === "response_uninspectable" ? error.code : "upstream_unreachable";
+    return this.#answer(
+      head,
+      canonical,
+      {
+        status: 502,
+        engine: "upstream",
+        code,
+        reason,
+        next,
+        policy,
+        keep: true,
+        body: { error: code, detail: reason, next },
+      },
+      bodyDone ? "read" : "unread",
+    );
+  }
+
+  /** Tells the client, reports it, and says whether the connection can go on. */
+  async #answer(
+    head: RequestHead,
+    canonical: CanonicalTarget | undefined,
+    answer: Answer,
+    body: "untouched" | "read" | "unread" = "untouched",
+  ): Promise<Next> {
+    const client = this.#client;
+    const { framing } = head;
+    const drainable =
+      framing.kind === "none" ||
+      (framing.kind === "length" && framing.length <= DRAIN_BODY_BYTES && !head.fields.has("expect"));
+    const keep = answer.keep && head.keepAlive && (body === "read" || (body === "untouched" && drainable));
+    const generation = this.#context.generations.current;
+    const target = this.#options.target;
+    this.#report(
+      generation,
+      {
+        method: head.method,
+        host: target?.host ?? canonical?.authority?.host ?? "",
+        port: target?.port ?? canonical?.authority?.port ?? 0,
+        path: canonical === undefined ? "/[INVALID_REQUEST_TARGET]" : generation.credentials.redact(canonical.path),
+      },
+      {
+        outcome: answer.engine === "upstream" ? "failed" : "denied",
+        policy: answer.policy,
+        engine: answer.engine,
+        code: answer.code,
+        reason: answer.reason,
+        next: answer.next,
+        status: answer.status,
+      },
+    );
+    try {
+      const bytes = formatError(answer.status, answer.body, {
+        keep,
+        policy: answer.policy,
+        head: head.method === "HEAD",
+      });
+      const wait = client.write(bytes, BODY_IDLE_MS);
+      if (wait !== undefined) await wait;
+      if (!keep) return "close";
+      if (body === "untouched") {
+        const rest = openBody(client, framing);
+        while ((await rest.next(HEAD_MS)) !== null);
+      }
+      this.#idleSince = client.now();
+      return "keep";
+    } catch {
+      return "broken";
+    }
+  }
+
+  async #unparsable(error: unknown): Promise<Next> {
+    const client = this.#client;
+    if (!(error instanceof HttpParseError)) return "broken";
+    const target = this.#options.target;
+    this.#report(
+      this.#context.generations.current,
+      { method: "-", host: target?.host ?? "", port: target?.port ?? 0, path: "/[INVALID_REQUEST]" },
+      {
+        outcome: "denied",
+        policy: target?.policy ?? "",
+        engine: "http-parser",
+        code: `http_${error.rule}`,
+        reason: `HTTP request rejected before policy evaluation: ${error.message}`,
+        next: "Send well-formed HTTP/1.1.",
+        status: 400,
+      },
+    );
+    if (client.closed) return "broken";
+    try {
+      const status = error.rule === "head_size" ? 431 : 400;
+      const wait = client.write(
+        formatError(status, { error: "invalid_request", detail: error.message, next: "Send well-formed HTTP/1.1." }),
+        HEAD_MS,
+      );
+      if (wait !== undefined) await wait;
+      return "close";
+    } catch {
+      return "broken";
+    }
+  }
+
+  #report(
+    generation: Generation,
+    fixed: Active["fixed"],
+    rest: Pick<RequestEvent, "outcome" | "policy" | "engine" | "code" | "reason" | "next" | "status">,
+  ): void {
+    this.#context.events.request({
+      ...rest,
+      ...fixed,
+      origin: this.#flow.origin,
+      scheme: this.#options.scheme,
+      owners: this.#flow.owners,
+      generation: generation.number,
+    });
+  }
+
+  #leakFinding(destination: Authority, policy: string): void {
+    this.#context.events.finding({
+      uid: "openshell.credentials.reflected",
+      title: "A server sent a credential back",
+      description: `A response of ${destination.host}:${destination.port} contained the credential of its request; it was replaced by its placeholder`,
+      host: destination.host,
+      port: destination.port,
+      owners: this.#flow.owners,
+      policy,
+    });
+  }
+
+  #mismatchFinding(destination: Authority, policy: string): void {
+    this.#context.events.finding({
+      uid: "openshell.provider_credential.endpoint_mismatch",
+      title: "A credential was used at an endpoint it is not bound to",
+      description: `A request to ${destination.host}:${destination.port} carried the placeholder of a credential bound elsewhere`,
+      host: destination.host,
+      port: destination.port,
+      owners: this.#flow.owners,
+      policy,
+    });
+  }
+}
+
+function canonicalPathOf(head: RequestHead): string {
+  return canonicalTarget(head.target).path;
+}
+
+function sameAuthority(a: Authority | undefined, b: Authority): boolean {
+  return a !== undefined && a.host === b.host && a.port === b.port;
+}
+
+function invalid(code: string, reason: string, next: string): Answer {
+  return {
+    status: 400,
+    engine: "http-parser",
+    code,
+    reason,
+    next,
+    policy: "",
+    keep: false,
+    body: { error: code, detail: reason, next },
+  };
+}
+
+function invalidTarget(error: unknown): Answer {
+  if (!(error instanceof HttpParseError)) throw error;
+  if (error.rule === "target_scheme") {
+    return invalid("unsupported_proxy_scheme", error.message, "Only http:// can be requested through the proxy.");
+  }
+  return invalid(
+    "invalid_request_target",
+    `request-target must be canonical: ${error.message}`,
+    "Send a path that starts with / and is encoded as RFC 3986 says.",
+  );
+}
+
+/** Switching protocols would end inspection, so nothing is passed on that asks for it. */
+function upgradeRefusal(head: RequestHead, destination: Authority): Omit<Answer, "policy"> | undefined {
+  if (!head.connection.includes("upgrade") && !head.fields.has("http2-settings")) return undefined;
+  const wanted = (head.fields.get("upgrade") ?? "").toLowerCase();
+  if (wanted === "" && !head.fields.has("http2-settings")) return undefined;
+  const detail = wanted.includes("websocket")
+    ? "WebSocket is not supported for inspected endpoints"
+    : "HTTP/2 cleartext upgrade (h2c) is not supported for L7-inspected endpoints";
+  const next = `Use plain HTTP/1.1 requests, or tls: skip on an endpoint for ${destination.host}:${destination.port} without inspection.`;
+  return {
+    status: 403,
+    engine: "l7",
+    code: "unsupported_l7_protocol",
+    reason: detail,
+    next,
+    keep: true,
+    body: { error: "unsupported_l7_protocol", detail, next },
+  };
+}

@@ -1,0 +1,127 @@
+/**
+ * Every number of the egress path, once, with its reason. Limits that an operator may change arrive as
+ * `EgressLimits`; the rest is fixed because changing it changes what is safe or compatible.
+ */
+
+/** Limits of one sandbox that configuration may change (DESIGN §5 "Limits a sandbox"). */
+export interface EgressLimits {
+  /** Connections open at once, whatever their state. */
+  readonly flows: number;
+  /** Connections that have not yet shown what they are (head, ClientHello). */
+  readonly pendingHandshakes: number;
+  /** Bytes read from one side and not yet accepted by the other, over all connections. */
+  readonly bufferedBytes: number;
+  readonly dnsQueriesPerSecond: number;
+  /** Names with a synthetic address. */
+  readonly dnsNames: number;
+  /** Sustained rate; a burst of twice as many is taken at once. */
+  readonly newFlowsPerSecond: number;
+}
+
+export const DEFAULT_LIMITS: EgressLimits = {
+  flows: 1024,
+  pendingHandshakes: 256,
+  bufferedBytes: 64 * 1024 * 1024,
+  dnsQueriesPerSecond: 200,
+  dnsNames: 4096,
+  newFlowsPerSecond: 1000,
+};
+
+/** First head on the explicit proxy port: targets are short there, and nothing is known about the caller yet. */
+export const PROXY_HEAD_BYTES = 8 * 1024;
+/** Request head behind an allowed connection. */
+export const REQUEST_HEAD_BYTES = 16 * 1024;
+/** Response heads are larger in practice (content security policies, cookies). */
+export const RESPONSE_HEAD_BYTES = 32 * 1024;
+/** Field lines in one head. */
+export const MAX_FIELDS = 256;
+/** Trailer section of one message. */
+export const TRAILER_BYTES = 8 * 1024;
+/** One chunk-size line with its extensions, which are dropped. */
+export const CHUNK_LINE_BYTES = 256;
+/** Largest body length we believe; above it arithmetic on doubles is no longer exact. */
+export const MAX_CONTENT_LENGTH = Number.MAX_SAFE_INTEGER;
+/** Request target, as the reference has it. */
+export const MAX_TARGET_LENGTH = 4096;
+/** Interim (1xx) responses to one request. */
+export const MAX_INTERIM_RESPONSES = 8;
+
+/** Bytes that one direction of a connection reads ahead of its consumer. Two TLS records and a socket read. */
+export const READ_AHEAD_BYTES = 64 * 1024;
+/** Body of a denied request that is read and dropped to keep the connection; larger ones close it. */
+export const DRAIN_BODY_BYTES = 64 * 1024;
+/** After a final answer the client may still be sending: read and drop so much, so long, then close. */
+export const LINGER_BYTES = 1024 * 1024;
+export const LINGER_MS = 2_000;
+/** Credentialed responses of a known length up to here are searched whole, so that they keep an exact Content-Length. */
+export const SCRUB_WHOLE_BYTES = 64 * 1024;
+/** A value shorter than this would match by accident everywhere; it is not searched for in responses. */
+export const SCRUB_MIN_LENGTH = 6;
+
+/** From accept to the first complete head or ClientHello. */
+export const HANDSHAKE_MS = 30_000;
+/** Client silence after which an uninspected endpoint is taken for a protocol in which the server speaks first. */
+export const SERVER_FIRST_MS = 500;
+/** From the first byte of a further request head to its end. */
+export const HEAD_MS = 30_000;
+/** A kept-alive client connection without a request. */
+export const CLIENT_IDLE_MS = 300_000;
+/** Below the shortest keep-alive time of common servers (nginx 75 s, Node 5 s is handled by the retry). */
+export const UPSTREAM_IDLE_MS = 15_000;
+/** Answers of models that do not stream take minutes. */
+export const RESPONSE_HEAD_MS = 900_000;
+/** Between two pieces of a body; event streams are silent for minutes. */
+export const BODY_IDLE_MS = 900_000;
+/** One request from its head to the end of its response. */
+export const REQUEST_TOTAL_MS = 24 * 3600_000;
+export const TUNNEL_IDLE_MS = 4 * 3600_000;
+export const TUNNEL_TOTAL_MS = 7 * 24 * 3600_000;
+/** One address: connect and TLS handshake. */
+export const DIAL_ADDRESS_MS = 10_000;
+/** All addresses of one host. */
+export const DIAL_TOTAL_MS = 30_000;
+/** Upstream name resolution, both families. */
+export const RESOLVE_MS = 10_000;
+/** Addresses of one name that are looked at. */
+export const MAX_ADDRESSES = 16;
+/** Silence on a connection after which its owner is looked up again (DESIGN §5 "Executable identity"). */
+export const REIDENTIFY_IDLE_MS = 1_000;
+
+/** Idle upstream connections kept for one key, and for one sandbox. */
+export const POOL_IDLE_PER_KEY = 32;
+export const POOL_IDLE_TOTAL = 128;
+
+/** Largest executable that is hashed; larger ones have no identity. */
+export const MAX_HASHED_BYTES = 512 * 1024 * 1024;
+/** An executable changed more recently than this may still be changing within one timestamp tick. */
+export const CTIME_SETTLED_MS = 2_000;
+/** Executables remembered for one sandbox. */
+export const MAX_IDENTITIES = 4096;
+
+/** Hosts with a ready leaf certificate, for one inspection CA. */
+export const MAX_LEAVES = 256;
+/** Leaf certificates are short-lived; several platforms refuse long ones. */
+export const LEAF_DAYS = 30;
+/** Bytes looked at for a ClientHello: the largest TLS record. */
+export const CLIENT_HELLO_BYTES = 16 * 1024 + 5;
+
+/** Synthetic addresses; 198.18.0.0/15 is set aside for benchmarks (RFC 2544) and is never a real destination. */
+export const SYNTHETIC_BASE = 0xc6120000;
+export const SYNTHETIC_SIZE = 1 << 17;
+/** Addresses for names that the policy does not mention; they are reused, oldest first. */
+export const SHARED_NAMES = 1024;
+/** TTL of synthetic answers, seconds: clients ask again soon, and reuse of a shared address is never hidden for long. */
+export const SYNTHETIC_TTL = 5;
+export const DNS_TCP_CONNECTIONS = 64;
+export const DNS_TCP_IDLE_MS = 10_000;
+/** `Boundary.saveState` takes so much. */
+export const STATE_BYTES = 256 * 1024;
+
+/** Ports of control planes (etcd, Kubernetes, kubelet) that are refused on every declared destination. */
+export const CONTROL_PLANE_PORTS: ReadonlySet<number> = new Set([2379, 2380, 6443, 10250, 10255]);
+/** The explicit proxy inside the sandbox. */
+export const PROXY_PORT = 3128;
+/** Accepted while over a limit and waiting; further ones are reset. */
+export const MAX_WAITING_FLOWS = 256;
+/** Identical denials recorded in one second; the rest is folded into a count. */
+export const DENIALS_PER_SECOND = 20;

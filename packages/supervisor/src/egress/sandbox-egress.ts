@@ -1,0 +1,236 @@
+import { connect as netConnect } from "node:net";
+import { networkInterfaces } from "node:os";
+import { type Clock, RuntimeError, systemClock } from "@openshell/base";
+import type { Boundary } from "@openshell/boundary";
+import { type CompiledPolicy, compilePolicy } from "@openshell/policy";
+import { Capture } from "./capture.ts";
+import { BufferBudget, Deadlines } from "./channel.ts";
+import type { Dialer, EgressContext } from "./context.ts";
+import { type CredentialSource, NO_CREDENTIALS } from "./credential-source.ts";
+import { parseDeniedEndpoint } from "./destination.ts";
+import { NameTable } from "./dns/names.ts";
+import { DnsServer } from "./dns/server.ts";
+import type { EgressEvents } from "./events.ts";
+import { type Accepted, Flow } from "./flow.ts";
+import { type EgressNetwork, type Generation, GenerationHolder } from "./generation.ts";
+import type { ExecutableHasher } from "./hash.ts";
+import { Identifier } from "./identify.ts";
+import { DEFAULT_LIMITS, type EgressLimits } from "./limits.ts";
+import { TokenBucket } from "./rate.ts";
+import { createResolver, type UpstreamResolver } from "./resolve.ts";
+import type { SocketTools } from "./socket-tools.ts";
+import type { LeafMint } from "./tls/leaf.ts";
+import type { TrustStore } from "./tls/trust.ts";
+import { UpstreamPool } from "./upstream-pool.ts";
+
+/** Network settings as they are configured. */
+export interface NetworkSettings {
+  /** PEM bundle that upstream TLS trusts besides the roots of the machine; may be empty. */
+  readonly additionalCaPem: string;
+  /** `IP:port`; empty means the machine's resolver. */
+  readonly resolvers: readonly string[];
+  /** `IP` or `IP:port` that no policy can open. */
+  readonly alwaysDenied: readonly string[];
+}
+
+/** What changes while a sandbox lives. */
+export interface GenerationInput {
+  readonly policy: CompiledPolicy;
+  readonly credentials: CredentialSource;
+}
+
+/** Before the first publication nothing is allowed. */
+const NOTHING: GenerationInput = {
+  policy: compilePolicy({ version: 1, networkPolicies: new Map(), networkMiddlewares: new Map() }),
+  credentials: NO_CREDENTIALS,
+};
+
+export interface SandboxEgressDeps {
+  readonly boundary: Pick<Boundary, "capture" | "identify">;
+  readonly events: EgressEvents;
+  /** One for each inspection CA; sandboxes of a workspace may share it. */
+  readonly leaves: LeafMint;
+  /** One for a host. */
+  readonly trust: TrustStore;
+  /** One for a host. */
+  readonly hasher: ExecutableHasher;
+  readonly network: NetworkSettings;
+  readonly limits?: Partial<EgressLimits>;
+  readonly tools?: SocketTools;
+  /** Table of a predecessor (`Boundary.loadState`), empty when there is none. */
+  readonly state?: Uint8Array;
+  readonly clock?: Clock;
+  readonly dial?: Dialer;
+  /** For tests, which cannot have the port of the explicit proxy to themselves. */
+  readonly proxyPort?: number;
+  /** Replaces name resolution, for tests. */
+  readonly resolver?: (resolvers: readonly string[]) => UpstreamResolver;
+}
+
+/** Everything that leaves one sandbox. Holds no state outside itself; many of them live in one process. */
+export class SandboxEgress implements AsyncDisposable {
+  readonly #deps: SandboxEgressDeps;
+  readonly #limits: EgressLimits;
+  readonly #clock: Clock;
+  readonly #generations: GenerationHolder;
+  readonly #names: NameTable;
+  readonly #dns: DnsServer;
+  readonly #capture: Capture;
+  readonly #context: EgressContext;
+  readonly #flows = new Set<Flow>();
+  #pending = 0;
+  #shedReportedAt = Number.NEGATIVE_INFINITY;
+  #closed = false;
+
+  /** Throws `network_settings_invalid` when the settings cannot be used. */
+  constructor(deps: SandboxEgressDeps) {
+    this.#deps = deps;
+    this.#limits = { ...DEFAULT_LIMITS, ...deps.limits };
+    this.#clock = deps.clock ?? systemClock;
+    const now = (): number => this.#clock.monotonic();
+    const budget = new BufferBudget(this.#limits.bufferedBytes);
+    const deadlines = new Deadlines(now);
+    const dial =
+      deps.dial ?? ((address, port) => netConnect({ host: address, port, noDelay: true, allowHalfOpen: true }));
+    this.#generations = new GenerationHolder({ number: 0, ...NOTHING, network: this.#network(deps.network) });
+    this.#names = new NameTable((name) => this.#generations.current.policy.mentions(name), this.#limits.dnsNames);
+    if (deps.state !== undefined) this.#names.import(deps.state);
+    const perSecond = this.#limits.dnsQueriesPerSecond;
+    this.#dns = new DnsServer(this.#names, new TokenBucket(perSecond, perSecond, now));
+    const rate = new TokenBucket(this.#limits.newFlowsPerSecond, this.#limits.newFlowsPerSecond * 2, now);
+    this.#context = {
+      generations: this.#generations,
+      identifier: new Identifier({
+        identify: (pair) => deps.boundary.identify(pair),
+        hasher: deps.hasher,
+        now: () => this.#clock.now(),
+      }),
+      events: deps.events,
+      leaves: deps.leaves,
+      budget,
+      deadlines,
+      dial,
+      pool: new UpstreamPool(dial, budget, deadlines),
+      clock: this.#clock,
+    };
+    this.#capture = new Capture({
+      sockets: deps.boundary.capture,
+      tools: deps.tools,
+      ...(deps.proxyPort === undefined ? {} : { proxyPort: deps.proxyPort }),
+      names: this.#names,
+      admit: () => {
+        if (this.#flows.size >= this.#limits.flows || this.#pending >= this.#limits.pendingHandshakes) return undefined;
+        const wait = rate.waitMs;
+        if (wait === 0) rate.take();
+        return wait;
+      },
+      onFlow: (accepted) => this.#begin(accepted),
+      onShed: () => this.#reportShed(),
+    });
+  }
+
+  /** Takes the captured sockets into service; they belong to this object from here. */
+  async start(): Promise<void> {
+    const { dnsUdp, dnsTcp } = this.#deps.boundary.capture;
+    await Promise.all([this.#dns.start({ udpFd: dnsUdp, tcpFd: dnsTcp }), this.#capture.start()]);
+  }
+
+  get generation(): Generation {
+    return this.#generations.current;
+  }
+
+  /** Open connections of the agent. */
+  get flows(): number {
+    return this.#flows.size;
+  }
+
+  /** Later decisions come from `input`; connections and requests that it no longer allows end before this returns. */
+  publish(input: GenerationInput): void {
+    const { number, network } = this.#generations.current;
+    const { policy, credentials } = input;
+    this.#generations.publish(Object.freeze({ number: number + 1, policy, credentials, network }));
+  }
+
+  /** The name table, ≤ 256 KiB, for `Boundary.saveState`. Changes with every new name. */
+  exportState(): Uint8Array {
+    return this.#names.export();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    for (const flow of this.#flows) flow.destroy();
+    this.#context.pool.close();
+    await Promise.all([this.#capture[Symbol.asyncDispose](), this.#dns[Symbol.asyncDispose]()]);
+  }
+
+  #begin(accepted: Accepted): void {
+    if (this.#closed) {
+      accepted.socket.resetAndDestroy();
+      return;
+    }
+    this.#pending += 1;
+    const flow = new Flow(this.#context, accepted, () => {
+      this.#pending -= 1;
+      this.#capture.poke();
+    });
+    this.#flows.add(flow);
+    void flow.run().then(() => {
+      this.#flows.delete(flow);
+      this.#capture.poke();
+    });
+  }
+
+  #network(settings: NetworkSettings): EgressNetwork {
+    const alwaysDenied = settings.alwaysDenied.map((text) => {
+      const endpoint = parseDeniedEndpoint(text);
+      if (endpoint === undefined) throw settingsError(`always denied address '${text}'`);
+      return endpoint;
+    });
+    // Resolvers are asked by the supervisor only; the agent has no business there.
+    for (const text of settings.resolvers) {
+      const endpoint = parseDeniedEndpoint(text);
+      if (endpoint === undefined) throw settingsError(`resolver '${text}'`);
+      alwaysDenied.push(endpoint);
+    }
+    try {
+      return {
+        resolver: (this.#deps.resolver ?? createResolver)(settings.resolvers),
+        upstreamTls: this.#deps.trust.context(settings.additionalCaPem),
+        destinations: { alwaysDenied, ownAddresses },
+      };
+    } catch (cause) {
+      throw settingsError("additional CA bundle", cause);
+    }
+  }
+
+  #reportShed(): void {
+    // One event a second: the flood itself must not fill the log.
+    const now = this.#clock.monotonic();
+    if (now - this.#shedReportedAt < 1_000) return;
+    this.#shedReportedAt = now;
+    this.#deps.events.connection({
+      outcome: "denied",
+      origin: "transparent",
+      host: "",
+      port: 0,
+      owners: [],
+      policy: "",
+      engine: "limits",
+      code: "too_many_connections",
+      reason: "more connections wait than the sandbox may have",
+      next: "Open fewer connections at once, or raise the sandbox's flow limits.",
+      generation: this.#generations.current.number,
+    });
+  }
+}
+
+function settingsError(what: string, cause?: unknown): RuntimeError {
+  return new RuntimeError("network_settings_invalid", `The network settings cannot be used: ${what}`, {
+    next: "Correct [openshell.supervisor.network] in gateway.toml.",
+    ...(cause === undefined ? {} : { cause }),
+  });
+}
+
+function ownAddresses(): readonly string[] {
+  return Object.values(networkInterfaces()).flatMap((list) => (list ?? []).map(({ address }) => address));
+}

@@ -1,0 +1,121 @@
+import type { Duplex } from "node:stream";
+import type { BufferBudget, Deadlines } from "./channel.ts";
+import { TUNNEL_IDLE_MS, TUNNEL_TOTAL_MS } from "./limits.ts";
+
+export interface TunnelBytes {
+  readonly toUpstream: number;
+  readonly toClient: number;
+}
+
+/** Passes bytes both ways until both ends are closed; each direction waits for its receiver. Half-closing is kept. */
+export class Tunnel {
+  readonly #client: Duplex;
+  readonly #upstream: Duplex;
+  readonly #budget: BufferBudget;
+  readonly #deadlines: Deadlines;
+  #toUpstream = 0;
+  #toClient = 0;
+  #lastActivity: number;
+  readonly #refuseFirst: ((bytes: Buffer) => boolean) | undefined;
+
+  /** `refuseFirst` sees the client's first bytes when the server has not spoken yet; true ends the tunnel. */
+  constructor(
+    client: Duplex,
+    upstream: Duplex,
+    budget: BufferBudget,
+    deadlines: Deadlines,
+    refuseFirst?: (bytes: Buffer) => boolean,
+  ) {
+    this.#refuseFirst = refuseFirst;
+    this.#client = client;
+    this.#upstream = upstream;
+    this.#budget = budget;
+    this.#deadlines = deadlines;
+    this.#lastActivity = deadlines.now();
+  }
+
+  /** Resolves when it is over, for whatever reason. */
+  run(): Promise<TunnelBytes> {
+    const started = this.#deadlines.now();
+    const timer = setInterval(() => {
+      const now = this.#deadlines.now();
+      if (now - this.#lastActivity > TUNNEL_IDLE_MS || now - started > TUNNEL_TOTAL_MS) this.destroy();
+    }, 30_000).unref();
+    return new Promise((resolve) => {
+      let open = 2;
+      const onClose = (): void => {
+        open -= 1;
+        // Both are gone together: half of a broken connection is of no use to anybody.
+        if (open === 1) this.#endOther();
+        if (open > 0) return;
+        clearInterval(timer);
+        resolve({ toUpstream: this.#toUpstream, toClient: this.#toClient });
+      };
+      for (const socket of [this.#client, this.#upstream]) {
+        socket.on("error", () => socket.destroy());
+        if (socket.destroyed) queueMicrotask(onClose);
+        else socket.once("close", onClose);
+      }
+      this.#pump(this.#client, this.#upstream, (bytes) => {
+        this.#toUpstream += bytes;
+      });
+      this.#pump(this.#upstream, this.#client, (bytes) => {
+        this.#toClient += bytes;
+      });
+    });
+  }
+
+  destroy(): void {
+    reset(this.#client);
+    reset(this.#upstream);
+  }
+
+  #endOther(): void {
+    const survivor = this.#client.destroyed ? this.#upstream : this.#client;
+    const gone = survivor === this.#client ? this.#upstream : this.#client;
+    // A clean end still lets the survivor finish what is on its way to it; a break is passed on as one.
+    if (gone.errored === null && gone.readableEnded) {
+      if (!survivor.writableEnded) survivor.end();
+      survivor.once("finish", () => survivor.destroy());
+      if (survivor.writableFinished) survivor.destroy();
+    } else reset(survivor);
+  }
+
+  #pump(from: Duplex, to: Duplex, count: (bytes: number) => void): void {
+    let charged = 0;
+    const settle = (): void => {
+      if (charged === 0) return;
+      this.#budget.release(charged);
+      charged = 0;
+    };
+    from.on("data", (chunk: Buffer) => {
+      if (from === this.#client && this.#toUpstream === 0 && this.#toClient === 0 && this.#refuseFirst?.(chunk)) {
+        this.destroy();
+        return;
+      }
+      count(chunk.length);
+      this.#lastActivity = this.#deadlines.now();
+      if (to.destroyed || to.writableEnded) return;
+      if (to.write(chunk)) return;
+      from.pause();
+      charged += to.writableLength;
+      this.#budget.charge(to.writableLength);
+    });
+    to.on("drain", () => {
+      settle();
+      if (this.#budget.exhausted) this.#budget.whenFree(() => from.resume());
+      else from.resume();
+    });
+    to.once("close", settle);
+    from.once("end", () => {
+      if (!to.destroyed && !to.writableEnded) to.end();
+    });
+    from.resume();
+  }
+}
+
+function reset(socket: Duplex & { resetAndDestroy?: () => void }): void {
+  if (socket.destroyed) return;
+  if (socket.resetAndDestroy === undefined) socket.destroy();
+  else socket.resetAndDestroy();
+}
