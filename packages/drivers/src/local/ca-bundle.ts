@@ -57,6 +57,28 @@ export function trustFiles(systemPem: string, additionalPem: string, inspectionC
   };
 }
 
+/** Sets of roots kept in memory; a gateway has one for each workspace in use. */
+const CACHE_ENTRIES = 16;
+
+/** `trustFiles`, remembered: parsing some hundred certificates costs milliseconds that every create would pay. */
+export class TrustCache {
+  readonly #entries = new Map<string, TrustFiles>();
+
+  get(systemPem: string, additionalPem: string, inspectionCaPem: string): TrustFiles {
+    const key = createHash("sha256")
+      .update(JSON.stringify([systemPem, additionalPem, inspectionCaPem]))
+      .digest("hex");
+    const known = this.#entries.get(key) ?? trustFiles(systemPem, additionalPem, inspectionCaPem);
+    this.#entries.delete(key);
+    this.#entries.set(key, known);
+    for (const oldest of this.#entries.keys()) {
+      if (this.#entries.size <= CACHE_ENTRIES) break;
+      this.#entries.delete(oldest);
+    }
+    return known;
+  }
+}
+
 const PEM_CERTIFICATE = /-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]+)-----END CERTIFICATE-----/g;
 
 /** DER of each certificate in a PEM text; anything else in it (comments, keys) is left out. */

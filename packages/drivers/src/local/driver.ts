@@ -1,7 +1,15 @@
 import { existsSync, realpathSync } from "node:fs";
 import { chown, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { type Clock, describeError, ensureFolder, type GatewayPaths, RuntimeError, systemClock } from "@openshell/base";
+import {
+  type Clock,
+  describeError,
+  ensureFolder,
+  escapeUntrusted,
+  type GatewayPaths,
+  RuntimeError,
+  systemClock,
+} from "@openshell/base";
 import type { CaptureMode, IsolationLayer } from "@openshell/boundary";
 import { launchSandbox } from "@openshell/boundary/local/launch.ts";
 import {
@@ -14,9 +22,10 @@ import {
   type ProcessRecord,
   type SandboxIntent,
   type StartedSandbox,
+  type VolumeRequest,
   type WorkloadLayout,
 } from "../driver.ts";
-import { systemRoots, type TrustFiles, trustFiles } from "./ca-bundle.ts";
+import { systemRoots, TrustCache, type TrustFiles } from "./ca-bundle.ts";
 import {
   type CgroupPlaces,
   cgroupMembers,
@@ -30,10 +39,11 @@ import {
 import type { LocalDriverConfig } from "./config.ts";
 import { endProcesses, thaw } from "./end.ts";
 import { agentEnvironment } from "./environment.ts";
+import { fileSystemOf } from "./host-files.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
 import { controlSocketPath, demandedMode, type Launch, planLaunch, probeCapture, shortId } from "./launch.ts";
 import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
-import { AGENT_USER, HOME, planRoot } from "./root-view.ts";
+import { AGENT_USER, HOME, isWithin, planRoot } from "./root-view.ts";
 import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
 import { planVolumes, type VolumePlan } from "./volumes.ts";
 import { InitWatch } from "./watch.ts";
@@ -128,6 +138,7 @@ class LocalDriver implements ComputeDriver {
   readonly #options: LocalDriverOptions;
   readonly #with: Resources;
   readonly #watch: InitWatch;
+  readonly #trust = new TrustCache();
 
   constructor(options: LocalDriverOptions, resources: Resources) {
     this.#options = options;
@@ -234,7 +245,7 @@ class LocalDriver implements ComputeDriver {
     return {
       identity: resolveIdentity(intent.process, this.#with.mode, intent.idBlock),
       volumes,
-      trust: trustFiles(systemRoots(), intent.additionalCaPem, intent.inspectionCaPem),
+      trust: this.#trust.get(systemRoots(), intent.additionalCaPem, intent.inspectionCaPem),
     };
   }
 
@@ -286,7 +297,7 @@ class LocalDriver implements ComputeDriver {
     } catch (error) {
       await this.#end(record);
       if (error instanceof DriverError) throw error;
-      throw launchFailed(error);
+      throw launchFailed(error, intent.volumes);
     }
   }
 
@@ -436,7 +447,20 @@ function notFound(sandboxId: string): DriverError {
   });
 }
 
-function launchFailed(error: unknown): DriverError {
+/** Names the file system where an id map was refused: the one cause that the caller can only mend by moving the folder. */
+function launchFailed(error: unknown, volumes: readonly VolumeRequest[]): DriverError {
+  const cause =
+    error instanceof RuntimeError ? (error.cause as { step?: unknown; detail?: unknown } | undefined) : undefined;
+  const source = volumes.find(
+    ({ source }) => typeof cause?.detail === "string" && isWithin(cause.detail, source),
+  )?.source;
+  if (cause?.step === "volume-idmap" && source !== undefined) {
+    return new DriverError(
+      "volume_unavailable",
+      `${escapeUntrusted(source)} lies on a file system (${fileSystemOf(source) ?? "unknown"}) that refuses id-mapped mounts`,
+      { next: "Move the folder to ext4, xfs, btrfs or tmpfs, or run the gateway as the folder's owner", cause: error },
+    );
+  }
   const next = error instanceof RuntimeError ? error.next : "";
   return new DriverError("launch_failed", error instanceof Error ? error.message : String(error), {
     next,

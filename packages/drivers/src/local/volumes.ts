@@ -8,6 +8,8 @@ import { HOME, isWithin, SYSTEM_DIRECTORIES } from "./root-view.ts";
 /** More would be a mistake; each costs several mounts. */
 export const MAX_VOLUMES = 32;
 const MAX_PATH_BYTES = 1_024;
+/** Sockets masked in one volume; a folder with more is a service's, not a project. */
+const MAX_MASKED_SOCKETS = 64;
 
 /** Host folders that hold devices, processes or services' sockets instead of files. */
 const REFUSED_SOURCES: readonly string[] = ["/proc", "/sys", "/dev", "/run", "/var/run"];
@@ -190,7 +192,36 @@ function mountSteps(request: VolumeRequest, isFolder: boolean, rules: VolumeRule
       steps.push(mount(`${request.source}/${name.path}`, `${request.target}/${name.path}`, name.readOnly));
     }
   }
+  if (isFolder) steps.push(...maskedSockets(request, files));
   return steps;
+}
+
+/**
+ * A Unix socket in a mounted folder would connect the agent to whatever listens on the host, past the network capture:
+ * each one known now is covered with a file that nobody can connect to. One that is made later is not.
+ */
+function maskedSockets(request: VolumeRequest, files: HostFiles): RootStep[] {
+  const inside = files
+    .sockets()
+    .filter((path) => isWithin(path, request.source) && isNormal(path) && files.kind(path) === "other");
+  if (inside.length > MAX_MASKED_SOCKETS) {
+    throw new DriverError(
+      "volume_refused",
+      `${escapeUntrusted(request.source)} holds ${inside.length} sockets of running services`,
+      {
+        next: "Mount a folder of ordinary files",
+      },
+    );
+  }
+  return inside.map((path) => ({
+    kind: "bind",
+    source: "/dev/null",
+    target: request.target + path.slice(request.source.length),
+    readOnly: true,
+    recursive: false,
+    optional: false,
+    noexec: true,
+  }));
 }
 
 /** Parents below the home are the agent's own; elsewhere init makes them. */
