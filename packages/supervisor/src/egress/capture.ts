@@ -75,7 +75,7 @@ export class Capture implements AsyncDisposable {
 
   /** Leaves further connections to the kernel: the server closes its own duplicate of the listening descriptor. */
   #pause(): void {
-    if (this.#paused || this.#deps.tools === undefined) return;
+    if (this.#paused || this.#deps.tools?.duplicate === undefined) return;
     this.#paused = true;
     for (const server of this.#servers.values()) server.close();
     this.#servers.clear();
@@ -99,7 +99,7 @@ export class Capture implements AsyncDisposable {
       this.poke();
     });
     this.#servers.set(listener, server);
-    const fd = this.#deps.tools?.duplicate(listener.fd) ?? listener.fd;
+    const fd = this.#deps.tools?.duplicate?.(listener.fd) ?? listener.fd;
     await new Promise<void>((resolve, reject) => {
       server.once("error", reject);
       // Listening on a shared descriptor sets its backlog anew, to 511 unless told otherwise.
@@ -184,7 +184,7 @@ export class Capture implements AsyncDisposable {
     await Promise.all(
       [...this.#servers.values()].map((server) => new Promise<void>((resolve) => server.close(() => resolve()))),
     );
-    if (this.#deps.tools !== undefined) for (const { fd } of this.#deps.sockets.tcp) closeSync(fd);
+    if (this.#deps.tools?.duplicate !== undefined) for (const { fd } of this.#deps.sockets.tcp) closeSync(fd);
   }
 }
 

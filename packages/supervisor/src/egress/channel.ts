@@ -1,4 +1,6 @@
+import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
+import { TLSSocket } from "node:tls";
 import { RuntimeError, systemCode } from "@openshell/base";
 import { LINGER_BYTES, LINGER_MS, READ_AHEAD_BYTES } from "./limits.ts";
 
@@ -241,8 +243,7 @@ export class Channel {
   /** Ends at once. `reset` makes the peer see a broken connection, not an orderly end. */
   destroy(reset = false): void {
     if (this.socket.destroyed) return;
-    const resettable = this.socket as Duplex & { resetAndDestroy?: () => void };
-    if (reset && resettable.resetAndDestroy !== undefined) resettable.resetAndDestroy();
+    if (reset) resetSocket(this.socket);
     else this.socket.destroy();
   }
 
@@ -412,6 +413,13 @@ export class Channel {
     // A detached socket has a new owner; a closed one may still report an error late, which must not be thrown.
     if (this.#detached) socket.off("error", this.#onError);
   }
+}
+
+/** Ends so that the peer sees a break: a TCP reset, or TLS without its closing alert. */
+export function resetSocket(socket: Duplex): void {
+  if (socket.destroyed) return;
+  if (socket instanceof Socket && !(socket instanceof TLSSocket)) socket.resetAndDestroy();
+  else socket.destroy();
 }
 
 function closedError(): RuntimeError {

@@ -4,8 +4,8 @@ import { formatAddress } from "./address.ts";
 export interface SocketTools {
   /** Where a connection wanted to go before the kernel redirected it. Throws when the kernel does not know. */
   originalDestination(fd: number, family: 4 | 6): { readonly address: string; readonly port: number };
-  /** A second descriptor of the same open file, close-on-exec. */
-  duplicate(fd: number): number;
+  /** A second descriptor of the same open file, close-on-exec. Without it accepting cannot pause. */
+  readonly duplicate?: (fd: number) => number;
 }
 
 /** The functions of the addon that are used here. */

@@ -1,5 +1,5 @@
 import type { Duplex } from "node:stream";
-import type { BufferBudget, Deadlines } from "./channel.ts";
+import { type BufferBudget, type Deadlines, resetSocket } from "./channel.ts";
 import { TUNNEL_IDLE_MS, TUNNEL_TOTAL_MS } from "./limits.ts";
 
 export interface TunnelBytes {
@@ -66,8 +66,8 @@ export class Tunnel {
   }
 
   destroy(): void {
-    reset(this.#client);
-    reset(this.#upstream);
+    resetSocket(this.#client);
+    resetSocket(this.#upstream);
   }
 
   #endOther(): void {
@@ -78,7 +78,7 @@ export class Tunnel {
       if (!survivor.writableEnded) survivor.end();
       survivor.once("finish", () => survivor.destroy());
       if (survivor.writableFinished) survivor.destroy();
-    } else reset(survivor);
+    } else resetSocket(survivor);
   }
 
   #pump(from: Duplex, to: Duplex, count: (bytes: number) => void): void {
@@ -112,10 +112,4 @@ export class Tunnel {
     });
     from.resume();
   }
-}
-
-function reset(socket: Duplex & { resetAndDestroy?: () => void }): void {
-  if (socket.destroyed) return;
-  if (socket.resetAndDestroy === undefined) socket.destroy();
-  else socket.resetAndDestroy();
 }
