@@ -1,0 +1,83 @@
+import { parse, TomlError, type TomlTable } from "smol-toml";
+import type { z } from "zod";
+import { configError, nearest } from "./errors.ts";
+import { type FileConfig, fileSchema, keysAt } from "./schema.ts";
+
+/** Keys of the public schema that this build does not act on: refused like unknown ones, but said so. */
+const NOT_BUILT: ReadonlySet<string> = new Set([
+  "credential_drivers",
+  "credential_storage",
+  "ssh_session_ttl_secs",
+  "enable_loopback_service_http",
+  "guest_tls_ca",
+  "guest_tls_cert",
+  "guest_tls_key",
+  "grpc_rate_limit_requests",
+  "grpc_rate_limit_window_seconds",
+  "provider_profile_sources",
+  "image_preparation_timeout_seconds",
+  "mutation_admission_limit_per_caller",
+  "mutation_replay_window_seconds",
+  "enable_gateway_service_routing",
+  "compute_driver_endpoints",
+  "tls",
+  "gateway_jwt",
+  "mtls_auth",
+  "oidc",
+  "otlp",
+  "ocsf_log",
+  "supervisor_pool",
+  "interceptors",
+  "middleware",
+  "drivers",
+]);
+
+/**
+ * Parses and checks a gateway.toml. All problems are named at once. An empty file is no configuration.
+ *
+ * @throws RuntimeError invalid_configuration
+ */
+export function checkFile(path: string, text: string): FileConfig | undefined {
+  let document: TomlTable;
+  try {
+    document = parse(text);
+  } catch (error) {
+    const where = error instanceof TomlError ? `${path}:${error.line}:${error.column}` : path;
+    throw configError(where, "is not valid TOML", "Correct the file", error);
+  }
+  if (Object.keys(document).length === 0) return undefined;
+  const root = document["openshell"] as { readonly version?: unknown } | undefined;
+  if (root?.version !== 2) {
+    const found = root?.version === undefined ? "no schema version" : `schema version ${String(root.version)}`;
+    throw configError(path, `has ${found}`, "Write version = 2 below [openshell]; docs list what changed since 1");
+  }
+  const result = fileSchema.safeParse(document);
+  if (result.success) return result.data;
+  const problems = result.error.issues.map(describe);
+  throw configError(path, problems.map(({ text: problem }) => problem).join("; "), problems[0]!.next, result.error);
+}
+
+interface Problem {
+  readonly text: string;
+  readonly next: string;
+}
+
+function describe(issue: z.core.$ZodIssue): Problem {
+  if (issue.code === "unrecognized_keys") return unknownKeys(issue.path, issue.keys);
+  const key = issue.path.map(String).join(".");
+  const options = issue.code === "invalid_value" ? ` (one of ${issue.values.map(String).join(", ")})` : "";
+  const message = issue.message.charAt(0).toLowerCase() + issue.message.slice(1);
+  return { text: `${key} ${message}${options}`, next: "Correct the value" };
+}
+
+function unknownKeys(path: readonly PropertyKey[], keys: readonly string[]): Problem {
+  const table = path.length === 0 ? "the top level" : `[${path.map(String).join(".")}]`;
+  const known = keysAt(path);
+  const texts = keys.map((key) => {
+    if (NOT_BUILT.has(key)) return `${key} in ${table} is not supported by this build yet`;
+    if (key === "database_url") return `${key} may not be in the file`;
+    const meant = nearest(key, known);
+    return `unknown key ${key} in ${table}${meant === undefined ? "" : `, did you mean ${meant}?`}`;
+  });
+  return { text: texts.join("; "), next: `Remove it; ${table} takes ${known.join(", ")}` };
+}

@@ -1,0 +1,140 @@
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { parseFlags } from "./inputs.ts";
+import { loadConfig } from "./load.ts";
+
+let home: string;
+beforeEach(() => {
+  home = mkdtempSync(join(tmpdir(), "openshell-config-"));
+});
+afterEach(() => rmSync(home, { recursive: true }));
+
+const load = (args: readonly string[] = [], env: Record<string, string> = {}) =>
+  loadConfig(parseFlags(args), { uid: 1000, home, env });
+
+function write(text: string, folder = "openshell"): string {
+  const path = join(home, ".config", folder);
+  mkdirSync(path, { recursive: true });
+  writeFileSync(join(path, "gateway.toml"), text);
+  return join(path, "gateway.toml");
+}
+
+const file = (gateway: string, rest = "") => `[openshell]\nversion = 2\n[openshell.gateway]\n${gateway}\n${rest}`;
+
+describe("loadConfig", () => {
+  it("has defaults for everything", async () => {
+    const { config, paths, file: read } = await load();
+    expect(config).toEqual({
+      name: "openshell",
+      bind: { host: "127.0.0.1", port: 17670, chosen: false },
+      health: undefined,
+      metrics: undefined,
+      logLevel: "info",
+      disableTls: false,
+      allowUnauthenticatedUsers: false,
+      serverSans: [],
+      computeDriver: "local",
+      policyValidationFailureMode: "fail_closed",
+      supervisor: { placement: "workspace", network: { additionalCa: undefined, resolvers: [] } },
+      local: { volumeRoots: [] },
+    });
+    expect(paths.state).toBe(join(home, ".local/state/openshell/openshell"));
+    expect(read).toBeUndefined();
+  });
+
+  it("prefers a flag to the environment, that to the file, that to the default", async () => {
+    write(file('bind_address = "127.0.0.1:1001"\nlog_level = "warn"\nserver_sans = ["a"]'));
+    expect((await load()).config.bind).toEqual({ host: "127.0.0.1", port: 1001, chosen: true });
+    expect((await load([], { OPENSHELL_SERVER_PORT: "1002" })).config.bind.port).toBe(1002);
+    const both = await load(["--port", "1003", "--log-level=debug"], {
+      OPENSHELL_SERVER_PORT: "1002",
+      OPENSHELL_LOG_LEVEL: "",
+    });
+    expect(both.config).toMatchObject({ bind: { port: 1003 }, logLevel: "debug", serverSans: ["a"] });
+    expect((await load(["--bind-address", "::1"])).config.bind).toMatchObject({ host: "::1", port: 17670 });
+  });
+
+  it("reads the gateway's own file before the shared one, and a named file before both", async () => {
+    write(file('log_level = "warn"'));
+    const own = write(file('log_level = "error"'), "openshell/work");
+    expect(await load(["--name", "work"])).toMatchObject({ file: own, config: { name: "work", logLevel: "error" } });
+    const named = join(home, "other.toml");
+    await expect(load(["--config", named])).rejects.toThrow(/other\.toml: cannot be read \(ENOENT\)/);
+    writeFileSync(named, "");
+    expect(await load(["--config", named])).toMatchObject({ file: named, config: { logLevel: "info" } });
+  });
+
+  it("reads the tables beside the gateway's", async () => {
+    const ca = join(home, "ca.pem");
+    writeFileSync(ca, "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n");
+    const network = `[openshell.supervisor]\nplacement = "sandbox"\n[openshell.supervisor.network]\nadditional_ca_bundle = "${ca}"\nresolvers = ["10.0.0.1:53", "[2001:db8::1]:53"]`;
+    write(file("", `${network}\n[local]\nvolume_roots = ["/srv"]`));
+    const { config } = await load();
+    expect(config.supervisor).toMatchObject({ placement: "sandbox", network: { additionalCa: { path: ca } } });
+    expect(config.supervisor.network.resolvers).toEqual(["10.0.0.1:53", "[2001:db8::1]:53"]);
+    expect(config.local.volumeRoots).toEqual(["/srv"]);
+  });
+
+  it.each([
+    [
+      "an unknown key, with the nearest name",
+      file('bind_adress = "127.0.0.1:1"'),
+      /unknown key bind_adress in \[openshell\.gateway\], did you mean bind_address\?/,
+    ],
+    [
+      "an unknown table",
+      file("", "[openshell.supervisor.netwrok]"),
+      /unknown key netwrok in \[openshell\.supervisor\], did you mean network\?/,
+    ],
+    ["an unknown top-level table", file("", "[loca]"), /unknown key loca in the top level, did you mean local\?/],
+    [
+      "a key that is not built yet",
+      file('oidc = { issuer = "x" }'),
+      /oidc in \[openshell\.gateway\] is not supported by this build yet/,
+    ],
+    ["a missing version", "[openshell.gateway]\n", /has no schema version/],
+    ["another version", "[openshell]\nversion = 3\n", /has schema version 3/],
+    ["broken TOML, with its place", file("bind_address = "), /gateway\.toml:4:\d+: is not valid TOML/],
+    ["a value out of its list", file('log_level = "loud"'), /openshell\.gateway\.log_level .*one of trace, debug/],
+    ["an address that is a name", file('bind_address = "localhost:1"'), /bind_address must be "IP:port"/],
+    ["a relative volume root", file("", '[local]\nvolume_roots = ["srv"]'), /volume_roots\.0 must be an absolute path/],
+    [
+      "a resolver without a port",
+      file("", '[openshell.supervisor.network]\nresolvers = ["10.0.0.1"]'),
+      /resolvers\.0 must be "IP:port"/,
+    ],
+    ["shared ports", file('bind_address = "127.0.0.1:5"\nhealth_bind_address = "127.0.0.1:5"'), /share a port/],
+    ["TLS off without saying that everybody may call", file("disable_tls = true"), /without any authentication/],
+    [
+      "TLS off beyond loopback",
+      file('disable_tls = true\nbind_address = "0.0.0.0:5"\nauth = { allow_unauthenticated_users = true }'),
+      /loopback address only/,
+    ],
+    [
+      "a CA bundle that is not there",
+      file("", '[openshell.supervisor.network]\nadditional_ca_bundle = "/nonexistent/ca.pem"'),
+      /ca\.pem cannot be read \(ENOENT\)/,
+    ],
+  ])("refuses %s", async (_what, text, message) => {
+    write(text);
+    await expect(load()).rejects.toMatchObject({
+      code: "invalid_configuration",
+      message: expect.stringMatching(message),
+    });
+  });
+
+  it("names every problem of a file at once", async () => {
+    write(file('log_level = "loud"\nsever_sans = []', "[local]\nvolume_roots = 3"));
+    await expect(load()).rejects.toThrow(/log_level.*sever_sans.*did you mean server_sans.*volume_roots/);
+  });
+
+  it("refuses flags and variables that mean nothing", async () => {
+    expect(() => parseFlags(["--prot", "1"])).toThrow(/--prot: is not an option of serve/);
+    expect(() => parseFlags(["--port"])).toThrow(/--port: needs a value/);
+    await expect(load(["--port", "70000"])).rejects.toThrow(/--port: is not a port/);
+    await expect(load([], { OPENSHELL_LOG_LEVEL: "loud" })).rejects.toThrow(/OPENSHELL_LOG_LEVEL: cannot be "loud"/);
+    await expect(load(["--name", "Bad Name"])).rejects.toMatchObject({ code: "invalid_gateway_name" });
+  });
+});

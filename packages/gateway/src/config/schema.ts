@@ -1,0 +1,66 @@
+import { z } from "zod";
+import { parseAddress } from "./address.ts";
+
+/**
+ * `gateway.toml`, schema version 2: the keys that this build acts on. Every level is closed. Loaded only when there is
+ * something to check.
+ */
+
+const address = z.string().refine((text) => parseAddress(text) !== undefined, {
+  error: 'must be "IP:port", with brackets around IPv6',
+});
+const resolver = z.string().refine((text) => (parseAddress(text)?.port ?? 0) > 0, {
+  error: 'must be "IP:port", with brackets around IPv6',
+});
+const absolutePath = z.string().refine((text) => text.startsWith("/") && !text.split("/").includes(".."), {
+  error: "must be an absolute path without ..",
+});
+
+export const LOG_LEVELS = ["trace", "debug", "info", "warn", "error"] as const;
+
+const gateway = z.strictObject({
+  name: z.string(),
+  bind_address: address,
+  health_bind_address: address,
+  metrics_bind_address: address,
+  log_level: z.enum(LOG_LEVELS),
+  compute_driver: z.enum(["local"]),
+  server_sans: z.array(z.string().min(1).max(253)).max(64),
+  disable_tls: z.boolean(),
+  policy_validation_failure_mode: z.enum(["fail_closed", "retain_last_valid"]),
+  auth: z.strictObject({ allow_unauthenticated_users: z.boolean() }).partial(),
+});
+
+export const fileSchema = z.strictObject({
+  openshell: z.strictObject({
+    version: z.literal(2),
+    gateway: gateway.partial().optional(),
+    supervisor: z
+      .strictObject({
+        placement: z.enum(["workspace", "sandbox"]),
+        network: z.strictObject({ additional_ca_bundle: absolutePath, resolvers: z.array(resolver).max(8) }).partial(),
+      })
+      .partial()
+      .optional(),
+  }),
+  local: z
+    .strictObject({ volume_roots: z.array(absolutePath).max(64) })
+    .partial()
+    .optional(),
+});
+
+export type FileConfig = z.infer<typeof fileSchema>;
+export type GatewaySection = NonNullable<FileConfig["openshell"]["gateway"]>;
+
+/** The keys that exist at a path of the schema; empty where the path leads to no table. */
+export function keysAt(path: readonly PropertyKey[]): readonly string[] {
+  let schema: unknown = fileSchema;
+  for (const part of path) schema = shapeOf(schema)?.[String(part)];
+  return Object.keys(shapeOf(schema) ?? {});
+}
+
+function shapeOf(schema: unknown): Readonly<Record<string, unknown>> | undefined {
+  let current = schema as { readonly def?: { readonly innerType?: unknown }; readonly shape?: object } | undefined;
+  while (current?.def?.innerType !== undefined) current = current.def.innerType as typeof current;
+  return current?.shape as Readonly<Record<string, unknown>> | undefined;
+}
