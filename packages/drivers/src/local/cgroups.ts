@@ -1,5 +1,5 @@
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { type Clock, systemCode } from "@openshell/base";
 import type { IsolationLayer } from "@openshell/boundary";
 import { DriverError } from "../driver.ts";
@@ -64,7 +64,7 @@ export function findCgroups(mountinfo: string, membership: string, read = readTe
 
 /** A mount may show a subtree only (`root`); a path outside it cannot be reached, and the mount point stands in. */
 function folderOf(mountPoint: string, root: string, path: string): string {
-  if (root === "/") return join(mountPoint, path);
+  if (root === "/") return resolve(mountPoint, `.${path}`);
   return path === root || path.startsWith(`${root}/`) ? join(mountPoint, path.slice(root.length)) : mountPoint;
 }
 

@@ -46,7 +46,7 @@ export const ETC_ENTRIES: readonly string[] = [
   "fonts",
   "gai.conf",
   "inputrc",
-  "java*",
+  "java-*",
   "ld.so.cache",
   "ld.so.conf",
   "ld.so.conf.d",

@@ -1,0 +1,158 @@
+import { describe, expect, it } from "vitest";
+import type { VolumeRequest } from "../driver.ts";
+import { memoryHost } from "./testing.ts";
+import { MAX_VOLUMES, parseVolume, planVolumes, type VolumeRules } from "./volumes.ts";
+
+const HOST = memoryHost(
+  {
+    "/home/me/repo/.git/hooks/pre-commit": "file",
+    "/home/me/repo/.git/config": "file",
+    "/home/me/repo/.bashrc": "file",
+    "/home/me/repo/.vscode": "dir",
+    "/home/me/repo/.zshrc": "-> elsewhere",
+    "/home/me/repo/api.sock": "other",
+    "/home/me/worktree/.git": "file",
+    "/home/me/plain": "dir",
+    "/home/me/file.txt": "file",
+    "/home/me/link": "-> repo",
+    "/home/me/.config/openshell": "dir",
+    "/srv/shared/data": "dir",
+    "/var/lib/openshell/local/sandboxes": "dir",
+    "/run/docker.sock": "other",
+    "/tmp/x": "dir",
+  },
+  ["/home/me/repo/api.sock", "/home/me/gone.sock", "/run/docker.sock"],
+);
+const RULES: VolumeRules = {
+  caller: { uid: 0, gid: 0 },
+  gatewayUid: 0,
+  volumeRoots: ["/srv/shared"],
+  privateFolders: ["/var/lib/openshell/local", "/home/me/.config/openshell"],
+  idmap: true,
+};
+
+function volume(source: string, target: string, access: VolumeRequest["access"] = "rw"): VolumeRequest {
+  return { source, target, access };
+}
+function plan(request: VolumeRequest | readonly VolumeRequest[], rules: Partial<VolumeRules> = {}) {
+  return planVolumes([request].flat(), { ...RULES, ...rules }, HOST);
+}
+
+describe("parseVolume", () => {
+  it("reads SRC:DST with an access and resolves a relative source", () => {
+    expect(parseVolume("/a:/b", "/cwd")).toEqual(volume("/a", "/b"));
+    expect(parseVolume(".:/b:ro", "/cwd")).toEqual(volume("/cwd", "/b", "ro"));
+    expect(parseVolume("../x:/b:rw-all", "/cwd/y")).toEqual(volume("/cwd/x", "/b", "rw-all"));
+  });
+  it.each(["", "/a", "/a:", ":/b", "/a:/b:rx", "/a:/b:ro:z"])("refuses %j", (text) => {
+    expect(() => parseVolume(text, "/")).toThrow(/volume/);
+  });
+});
+
+describe("planVolumes", () => {
+  it("mounts with the caller's ids where ids can be mapped, plainly elsewhere", () => {
+    expect(plan(volume("/home/me/plain", "/sandbox/p", "ro")).steps).toEqual([
+      {
+        kind: "volume",
+        source: "/home/me/plain",
+        target: "/sandbox/p",
+        readOnly: true,
+        idmap: { hostUid: 0, hostGid: 0 },
+      },
+    ]);
+    const steps = plan(volume("/home/me/plain", "/w"), { idmap: false }).steps;
+    expect(steps).toEqual([
+      { kind: "volume", source: "/home/me/plain", target: "/w", readOnly: false, idmap: undefined },
+    ]);
+  });
+  it("names the paths that the filesystem rules must open", () => {
+    const planned = plan([volume("/home/me/plain", "/a"), volume("/home/me/file.txt", "/b", "ro")]);
+    expect(planned).toMatchObject({ readWritePaths: ["/a"], readOnlyPaths: ["/b"] });
+  });
+  it("makes parents below the home the agent's own", () => {
+    expect(plan(volume("/home/me/plain", "/sandbox/a/b/c")).steps.slice(0, 2)).toEqual([
+      { kind: "directory", target: "/sandbox/a", mode: 0o755, owner: "agent" },
+      { kind: "directory", target: "/sandbox/a/b", mode: 0o755, owner: "agent" },
+    ]);
+  });
+  it("keeps git hooks, git configuration and start-up files read-only, and .git from being renamed away", () => {
+    const mounts = plan(volume("/home/me/repo", "/r")).steps.flatMap((step) =>
+      step.kind === "volume" ? [[step.target, step.readOnly]] : [],
+    );
+    expect(mounts).toEqual([
+      ["/r", false],
+      ["/r/.git", false],
+      ["/r/.git/hooks", true],
+      ["/r/.git/config", true],
+      ["/r/.bashrc", true],
+      ["/r/.vscode", true],
+    ]);
+  });
+  it("keeps a worktree's .git file read-only", () => {
+    expect(plan(volume("/home/me/worktree", "/r")).steps.at(-1)).toMatchObject({ target: "/r/.git", readOnly: true });
+  });
+  it("guards nothing in rw-all and ro volumes", () => {
+    for (const access of ["rw-all", "ro"] as const) {
+      const steps = plan(volume("/home/me/repo", "/r", access)).steps;
+      expect(steps.filter((step) => step.kind === "volume")).toHaveLength(1);
+    }
+  });
+  it("covers sockets of running services, in every access", () => {
+    for (const access of ["rw", "ro", "rw-all"] as const) {
+      expect(plan(volume("/home/me/repo", "/r", access)).steps.at(-1)).toMatchObject({
+        kind: "bind",
+        source: "/dev/null",
+        target: "/r/api.sock",
+      });
+    }
+  });
+  it("lets only the gateway's own user mount, others below volume_roots", () => {
+    for (const caller of [undefined, { uid: 1000, gid: 1000 }]) {
+      expect(() => plan(volume("/home/me/plain", "/w"), { caller })).toThrow(/may not mount/);
+      expect(plan(volume("/srv/shared/data", "/w"), { caller }).readWritePaths).toEqual(["/w"]);
+    }
+  });
+  it.each([
+    "/var/lib/openshell/local",
+    "/var/lib/openshell/local/sandboxes",
+    "/var/lib",
+    "/home/me",
+    "/home/me/.config",
+  ])("refuses the gateway's own folders and whatever contains them: %s", (source) =>
+    expect(() => plan(volume(source, "/w"))).toThrow(/files of the gateway/),
+  );
+  it.each(["/", "/run", "/run/docker.sock", "/proc/1", "/dev", "/sys/fs"])("refuses %s", (source) => {
+    expect(() => plan(volume(source, "/w"))).toThrow(/refuse|holds|gateway/);
+  });
+  it("refuses links, sockets and what does not exist, naming the way out", () => {
+    expect(() => plan(volume("/home/me/link", "/w"))).toThrow(/symbolic link/);
+    expect(() => plan(volume("/home/me/link/.vscode", "/w"))).toThrow(/symbolic link/);
+    expect(() => plan(volume("/home/me/repo/api.sock", "/w"))).toThrow(/socket, device or pipe/);
+    expect(() => plan(volume("/home/me/none", "/w"))).toThrow(/does not exist/);
+  });
+  it.each([
+    "/",
+    "w",
+    "/a/../b",
+    "/a//b",
+    "/a/",
+    "/usr/local/x",
+    "/etc",
+    "/etc/openshell-tls",
+    "/proc/x",
+    "/sandbox",
+    "/tmp",
+    "/run/x",
+    "/a:b",
+    "/a\nb",
+  ])("refuses the target %j", (target) => expect(() => plan(volume("/home/me/plain", target))).toThrow(/volume/));
+  it("refuses targets that overlap and more than the limit", () => {
+    expect(() => plan([volume("/home/me/plain", "/a"), volume("/tmp/x", "/a")])).toThrow(/overlaps/);
+    expect(() => plan([volume("/home/me/plain", "/a"), volume("/tmp/x", "/a/b")])).toThrow(/overlaps/);
+    const many = Array.from({ length: MAX_VOLUMES + 1 }, (_, i) => volume("/home/me/plain", `/v${i}`));
+    expect(() => plan(many)).toThrow(/exceed/);
+  });
+  it("shows control characters of a path instead of printing them", () => {
+    expect(() => plan(volume("/home/me/\u001b[31m", "/w"))).toThrow(/\\\\x1b/);
+  });
+});
