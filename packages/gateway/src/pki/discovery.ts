@@ -1,0 +1,59 @@
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { ensureFolder, systemCode, writeFileAtomic } from "@openshell/base";
+
+/** Where clients find this gateway without being told (api-0.1.md §6.1, cli-drivers.md §1.7). */
+export interface DiscoveryOptions {
+  /** `clientConfigRoot()`. */
+  readonly root: string;
+  readonly name: string;
+  readonly endpoint: string;
+  readonly port: number;
+  readonly authMode: "mtls" | "plaintext";
+}
+
+/** What became of the files, for the log. */
+export type DiscoveryOutcome = "written" | "unchanged" | "foreign";
+
+/** Folder of one gateway's client files. */
+export function clientFolder(root: string, name: string): string {
+  return join(root, "gateways", name);
+}
+
+/**
+ * Writes `metadata.json`, and `active_gateway` when no gateway is active. A registration of the same name that somebody
+ * made for another machine is left alone.
+ */
+export async function writeDiscovery(options: DiscoveryOptions): Promise<DiscoveryOutcome> {
+  const { root, name, endpoint, port, authMode } = options;
+  const folder = clientFolder(root, name);
+  await ensureFolder(folder);
+  const path = join(folder, "metadata.json");
+  const existing = await readText(path);
+  if (existing !== undefined && isForeign(existing)) return "foreign";
+  const metadata = { name, gateway_endpoint: endpoint, is_remote: false, gateway_port: port, auth_mode: authMode };
+  const text = `${JSON.stringify(metadata, undefined, 2)}\n`;
+  const changed = text !== existing;
+  if (changed) await writeFileAtomic(path, text);
+  const activePath = join(root, "active_gateway");
+  const active = await readText(activePath);
+  if (active === undefined || active.trim() === "") await writeFileAtomic(activePath, `${name}\n`);
+  return changed ? "written" : "unchanged";
+}
+
+function isForeign(text: string): boolean {
+  try {
+    return (JSON.parse(text) as { readonly is_remote?: unknown }).is_remote === true;
+  } catch {
+    return false;
+  }
+}
+
+async function readText(path: string): Promise<string | undefined> {
+  try {
+    return await readFile(path, "utf8");
+  } catch (error) {
+    if (systemCode(error) === "ENOENT") return undefined;
+    throw error;
+  }
+}
