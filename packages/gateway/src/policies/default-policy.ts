@@ -1,18 +1,7 @@
-import { create } from "@bufbuild/protobuf";
-import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api";
+import type { SandboxPolicy } from "@openshell/api";
+import { DEFAULT_POLICY, policyToProto } from "@openshell/policy";
 
-/**
- * What holds when nobody gave a policy: the system read-only, the work folder and /tmp writable, no network at all. There
- * is no process section: the driver's identity applies.
- */
+/** What holds when nobody gave a policy: restrictive, no network at all. A fresh message each time. */
 export function defaultPolicy(): SandboxPolicy {
-  return create(SandboxPolicySchema, {
-    version: 1,
-    filesystem: {
-      includeWorkdir: true,
-      readOnly: ["/bin", "/usr", "/lib", "/proc", "/dev/urandom", "/etc", "/var/log"],
-      readWrite: ["/tmp", "/dev/null"],
-    },
-    landlock: { compatibility: "best_effort" },
-  });
+  return policyToProto(DEFAULT_POLICY);
 }

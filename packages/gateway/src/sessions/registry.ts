@@ -23,7 +23,7 @@ export class SessionRegistry {
       throw new SessionRefused("stale_connection", "a newer connection of this supervisor exists");
     }
     this.#sessions.set(session.sandboxId, session);
-    current?.close(new SessionRefused("superseded", "a newer session of this sandbox was opened"));
+    current?.close(unavailable("a newer session of this sandbox was opened"));
     session.onState(() => this.#wake(session.sandboxId));
   }
 

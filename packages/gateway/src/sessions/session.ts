@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { create, toBinary } from "@bufbuild/protobuf";
+import { unavailable } from "@openshell/api/errors.ts";
 import {
   type BootstrapResult,
   ConfigApplyOutcome,
@@ -87,7 +88,7 @@ export class SupervisorSession implements SessionIdentity {
   /** Queues a message. A supervisor that does not read its stream loses it: false then, and always after the end. */
   send(message: SupervisorDownlink["message"]): boolean {
     if (this.#outbound.offer(create(SupervisorDownlinkSchema, { message }))) return true;
-    this.close(new SessionRefused("slow_peer", `more than ${SESSION_QUEUE} messages wait for the supervisor`));
+    this.close(unavailable(`more than ${SESSION_QUEUE} messages wait for the supervisor`));
     return false;
   }
 
@@ -96,12 +97,13 @@ export class SupervisorSession implements SessionIdentity {
     if (this.#state === "closed") return;
     this.#setState("closed");
     this.#delivery?.close();
-    if (error instanceof SessionRefused) {
+    // A supervisor that is rejected gives up for good; whatever may pass only breaks the stream, and it comes back.
+    if (error instanceof SessionRefused && !error.failure.retryable) {
       const message = create(SessionRejectedSchema, { failure: error.failure });
       this.#outbound.offer(create(SupervisorDownlinkSchema, { message: { case: "rejected", value: message } }));
       this.#outbound.close();
     } else {
-      this.#outbound.close(error);
+      this.#outbound.close(error instanceof SessionRefused ? unavailable(error.message) : error);
     }
   }
 

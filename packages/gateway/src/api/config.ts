@@ -1,0 +1,214 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  GetSandboxConfigResponseSchema,
+  GetSandboxPolicyStatusResponseSchema,
+  ListSandboxPoliciesRequestSchema,
+  ListSandboxPoliciesResponseSchema,
+  PolicySource,
+  type SandboxPolicy,
+  UpdateConfigResponseSchema,
+} from "@openshell/api";
+import {
+  failedPrecondition,
+  invalidArgument,
+  invalidField,
+  notFound,
+  throwIfInvalid,
+  unimplemented,
+  versionConflict,
+} from "@openshell/api/errors.ts";
+import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { namedWorkspace } from "@openshell/api/selectors.ts";
+import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
+import { Violations } from "@openshell/api/violations.ts";
+import { LogField } from "@openshell/base";
+import { APPLY_WAIT_MS } from "../delivery/limits.ts";
+import { buildSnapshot, revisionNumber } from "../delivery/snapshot.ts";
+import { checkedPolicy } from "../policies/check.ts";
+import { policyHash } from "../policies/rules.ts";
+import { staticFieldChanges } from "../policies/static-fields.ts";
+import { isStoreError } from "../store/errors.ts";
+import type { PolicyRevision, SandboxRecord } from "../store/types.ts";
+import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
+import { revisionMessage } from "./convert.ts";
+import { checkAnnotations } from "./validate-sandbox.ts";
+
+/** Attempts when another writer stores a revision at the same time. */
+const VERSION_ATTEMPTS = 5;
+
+type ConfigHandlers = Pick<
+  OpenShellImpl,
+  "updateConfig" | "getSandboxConfig" | "getSandboxPolicyStatus" | "listSandboxPolicies"
+>;
+
+export function configHandlers(deps: ApiDeps): ConfigHandlers {
+  const { store } = deps;
+  const sandboxScope = (request: {
+    readonly global: boolean;
+    readonly workspaceScope?: Parameters<typeof namedWorkspace>[0];
+    readonly sandbox: string;
+  }) => {
+    if (request.global)
+      throw unimplemented("a global policy is not built yet in this gateway", {
+        next: "Set the policy of each sandbox",
+      });
+    return namedSandbox(deps, namedWorkspace(request.workspaceScope), request.sandbox);
+  };
+
+  return {
+    async updateConfig(request, context) {
+      const given = [request.policy !== undefined, request.settingKey !== "", request.mergeOperations.length > 0];
+      if (given.filter(Boolean).length !== 1)
+        throw invalidField("policy", "exactly one of policy, setting_key and merge_operations must be set");
+      if (request.settingKey !== "") throw unimplemented("settings are not built yet in this gateway");
+      if (request.mergeOperations.length > 0) {
+        throw unimplemented("policy merge operations are not built yet in this gateway", {
+          next: "Send the complete policy",
+        });
+      }
+      const found = new Violations();
+      checkAnnotations(request.annotations, "annotations", found);
+      throwIfInvalid(found);
+      const record = await sandboxScope(request);
+      const { revision, changed } = await storePolicy(
+        deps,
+        record,
+        request.policy!,
+        request.annotations,
+        request.expectedResourceVersion,
+      );
+      if (changed) {
+        deps.log.info(
+          {
+            [LogField.sandboxId]: record.id,
+            [LogField.subject]: callerFrom(context).subject,
+            policy_version: revision.version,
+            policy_hash: revision.hash,
+          },
+          "policy updated",
+        );
+        deps.configurationChanged([record.id]);
+        // A connected supervisor answers within milliseconds; the revision's status tells what came of it in any case.
+        await deps.sessions.get(record.id)?.delivery?.whenApplied(revision.version, APPLY_WAIT_MS);
+      }
+      return create(UpdateConfigResponseSchema, {
+        version: revision.version,
+        policyHash: revision.hash,
+        annotations: { ...revision.provenance },
+      });
+    },
+
+    async getSandboxConfig(request) {
+      const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name);
+      const { config, environment } = await buildSnapshot(deps, record);
+      return create(GetSandboxConfigResponseSchema, {
+        ...(config.policy === undefined ? {} : { policy: config.policy }),
+        version: config.policyVersion,
+        policyHash: config.policyHash,
+        configRevision: revisionNumber(config.configRevision),
+        policySource: PolicySource.SANDBOX,
+        providerEnvRevision: revisionNumber(environment.providerRevision),
+        workspace: record.workspace,
+        policyValidationFailureMode: deps.config.policyValidationFailureMode,
+        configurationAdmitted: true,
+        configurationInstanceId: record.status.configurationAdmission?.instanceId ?? "",
+        providerAttachmentEpoch: record.spec.providerAttachmentEpoch,
+      });
+    },
+
+    async getSandboxPolicyStatus(request) {
+      const record = await sandboxScope(request);
+      const revision =
+        request.version === 0
+          ? await store.policies.latest(record.id)
+          : await store.policies.get(record.id, request.version);
+      if (revision === undefined)
+        throw notFound("policy revision", request.version === 0 ? "latest" : String(request.version));
+      return create(GetSandboxPolicyStatusResponseSchema, {
+        revision: revisionMessage(revision, true),
+        activeVersion: record.status.currentPolicyVersion,
+      });
+    },
+
+    async listSandboxPolicies(request) {
+      const record = await sandboxScope(request);
+      const limit = pageSize(request.pageSize);
+      const token = {
+        mac: deps.keys.pageTokens,
+        method: "ListSandboxPolicies",
+        schema: ListSandboxPoliciesRequestSchema,
+        request,
+      };
+      const before = (await decodePageToken(token, request.pageToken, 1))?.[0];
+      const rows = await store.policies.list(record.id, {
+        ...(before === undefined ? {} : { before: Number(before) }),
+        limit: limit + 1,
+      });
+      const page = rows.slice(0, limit);
+      const last = page.at(-1);
+      return create(ListSandboxPoliciesResponseSchema, {
+        revisions: page.map((revision) => revisionMessage(revision, false)),
+        nextPageToken:
+          rows.length > limit && last !== undefined ? await encodePageToken(token, [String(last.version)]) : "",
+      });
+    },
+  };
+}
+
+/** Stores a new revision unless the newest one is the same. */
+async function storePolicy(
+  deps: ApiDeps,
+  record: SandboxRecord,
+  proposed: SandboxPolicy,
+  annotations: Readonly<Record<string, string>>,
+  expectedVersion: bigint,
+): Promise<{ readonly revision: PolicyRevision; readonly changed: boolean }> {
+  const { store, clock } = deps;
+  const policy = checkedPolicy(proposed, record.spec.providers);
+  const hash = policyHash(policy);
+  for (let attempt = 1; ; attempt++) {
+    const [current, latest] = await Promise.all([store.sandboxes.byId(record.id), store.policies.latest(record.id)]);
+    if (current === undefined) throw notFound("sandbox", record.name);
+    if (current.deletionAt !== undefined) throw failedPrecondition(`sandbox "${record.name}" is being deleted`);
+    if (expectedVersion !== 0n && expectedVersion !== current.resourceVersion) {
+      throw versionConflict("sandbox", record.name, current.resourceVersion);
+    }
+    checkStatic(current, policy);
+    if (latest?.hash === hash && sameAnnotations(latest.provenance, annotations))
+      return { revision: latest, changed: false };
+    const revision = {
+      scope: record.id,
+      hash,
+      policy,
+      createdAt: clock.now(),
+      provenance: { ...annotations },
+      status: "pending",
+    } as const;
+    const patch = {
+      annotations: { ...current.annotations, ...annotations },
+      ...(current.spec.policy === undefined ? { spec: { ...current.spec, policy } } : {}),
+    };
+    try {
+      const [version] = await store.write(
+        store.policies.append({ ...revision, expectedLatest: latest?.version ?? 0 }),
+        store.sandboxes.update(record.id, current.resourceVersion, patch),
+      );
+      deps.feeds.of(record.id).changed();
+      return { revision: { ...revision, version, loadError: "", loadedAt: undefined }, changed: true };
+    } catch (error) {
+      if (!isStoreError(error, "store_conflict") || attempt >= VERSION_ATTEMPTS) throw error;
+    }
+  }
+}
+
+/** What the sandbox was created with stays, whether it runs or not: files and identities on disk depend on it. */
+function checkStatic(record: SandboxRecord, policy: SandboxPolicy): void {
+  if (record.spec.policy === undefined) return;
+  const { violations } = staticFieldChanges(record.spec.policy, policy);
+  if (violations.length > 0) throw invalidArgument(violations);
+}
+
+function sameAnnotations(a: Readonly<Record<string, string>>, b: Readonly<Record<string, string>>): boolean {
+  const keys = Object.keys(a);
+  return keys.length === Object.keys(b).length && keys.every((key) => a[key] === b[key]);
+}

@@ -1,0 +1,50 @@
+import type { HandlerContext } from "@connectrpc/connect";
+import { failedPrecondition, notFound } from "@openshell/api/errors.ts";
+import type { ComputeDriver } from "@openshell/drivers/driver.ts";
+import { type Caller, callerOf } from "../auth/caller.ts";
+import type { SandboxController } from "../compute/controller.ts";
+import type { LaunchFacts } from "../compute/launch.ts";
+import type { SandboxFeeds } from "../compute/sandbox-feed.ts";
+import type { GatewayDeps } from "../deps.ts";
+import type { Attachments } from "../relay/attachments.ts";
+import type { RelayBroker } from "../relay/broker.ts";
+import type { SessionRegistry } from "../sessions/registry.ts";
+import type { SandboxRecord, WorkspaceRecord } from "../store/types.ts";
+
+/** What the handlers of the public API work with: the gateway's parts and the live ones made at its start. */
+export interface ApiDeps extends GatewayDeps {
+  readonly driver: ComputeDriver;
+  readonly controller: SandboxController;
+  readonly sessions: SessionRegistry;
+  readonly broker: RelayBroker;
+  readonly attachments: Attachments;
+  readonly feeds: SandboxFeeds;
+  /** Tells the sessions of these sandboxes that their configuration may have changed. */
+  readonly configurationChanged: (sandboxIds: Iterable<string>) => void;
+  readonly launchFacts: (record: SandboxRecord) => Promise<LaunchFacts>;
+}
+
+/** The workspace a request works in. @throws ApiError NOT_FOUND. */
+export async function existingWorkspace(deps: ApiDeps, name: string): Promise<WorkspaceRecord> {
+  const workspace = await deps.store.workspaces.get(name);
+  if (workspace === undefined) throw notFound("workspace", name);
+  return workspace;
+}
+
+/** As {@link existingWorkspace}, and nothing new may be made in a workspace that is being deleted. */
+export async function activeWorkspace(deps: ApiDeps, name: string): Promise<WorkspaceRecord> {
+  const workspace = await existingWorkspace(deps, name);
+  if (workspace.phase !== "active") throw failedPrecondition(`workspace "${name}" is being deleted`);
+  return workspace;
+}
+
+/** The sandbox of this name. The text is exactly `sandbox not found`: clients compare it. */
+export async function namedSandbox(deps: ApiDeps, workspace: string, name: string): Promise<SandboxRecord> {
+  const record = await deps.store.sandboxes.byName(workspace, name);
+  if (record === undefined) throw notFound("sandbox", name);
+  return record;
+}
+
+export function callerFrom(context: Pick<HandlerContext, "values">): Caller {
+  return callerOf(context);
+}

@@ -1,0 +1,258 @@
+import { create } from "@bufbuild/protobuf";
+import type { HandlerContext } from "@connectrpc/connect";
+import {
+  type ExecSandboxEvent,
+  type ExecSandboxInput,
+  type ExecSandboxRequest,
+  ExecSandboxRequestSchema,
+  SandboxPhase,
+} from "@openshell/api";
+import {
+  failedPrecondition,
+  invalidField,
+  notFound,
+  requestIdError,
+  throwIfInvalid,
+  unavailable,
+} from "@openshell/api/errors.ts";
+import {
+  AttachStartSchema,
+  ExecStartSchema,
+  RelayKind,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { namedWorkspace } from "@openshell/api/selectors.ts";
+import { readDuration, toDuration } from "@openshell/api/times.ts";
+import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
+import { Violations } from "@openshell/api/violations.ts";
+import { wantsToRun } from "../compute/status.ts";
+import { type ExecInput, spliceExec } from "../relay/exec.ts";
+import { TIMEOUT_GRACE_MS } from "../relay/limits.ts";
+import type { SupervisorSession } from "../sessions/session.ts";
+import type { SandboxRecord } from "../store/types.ts";
+import { admissionError, openAdmission } from "./admission.ts";
+import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
+import { checkCommand, checkEnvironment, RequestLimit } from "./validate-sandbox.ts";
+
+/** Request header that makes an interactive exec attach to the main process instead. */
+export const ATTACH_HEADER = "openshell-attach";
+export const ATTACH_MAIN = "main-process";
+/** A sandbox that is READY may be without its supervisor while it re-attaches: executions wait so long. */
+const SESSION_WAIT_MS = 15_000;
+/** An attachment made right after CreateSandbox waits so long for the sandbox to run. */
+const ATTACH_WAIT_MS = 300_000;
+/** `execution_timeout` at most: one year. */
+const MAX_TIMEOUT_MS = 365 * 24 * 3_600_000;
+/** Exit code that a supervisor reports when it ended a command at its timeout. */
+const TIMEOUT_CODE = 124;
+const MAX_WINDOW = 65_535;
+
+export function execHandlers(deps: ApiDeps): Pick<OpenShellImpl, "execSandbox" | "execSandboxInteractive"> {
+  return {
+    async *execSandbox(request, context) {
+      yield* runCommand(deps, request, "ExecSandbox", once(request.stdin), context);
+    },
+
+    async *execSandboxInteractive(requests, context) {
+      const inputs = requests[Symbol.asyncIterator]();
+      const first = await inputs.next();
+      if (first.done || first.value.payload.case !== "start") throw invalidField("start", "must be the first message");
+      const start = first.value.payload.value;
+      const attach = context.requestHeader.get(ATTACH_HEADER);
+      if (attach !== null && attach !== ATTACH_MAIN) throw invalidField(ATTACH_HEADER, `must be "${ATTACH_MAIN}"`);
+      const input = interactiveInput(start, inputs);
+      if (attach === null) yield* runCommand(deps, start, "ExecSandboxInteractive", input, context);
+      else yield* attachMain(deps, start, input, context);
+    },
+  };
+}
+
+/** Runs a command in a READY sandbox. Output, then the exact exit, or an error; a lost supervisor is "outcome unknown". */
+async function* runCommand(
+  deps: ApiDeps,
+  request: ExecSandboxRequest,
+  method: string,
+  input: AsyncIterable<ExecInput>,
+  context: HandlerContext,
+): AsyncGenerator<ExecSandboxEvent, void, void> {
+  const workspace = namedWorkspace(request.workspaceScope);
+  const timeoutMs = validateExec(request);
+  const record = await namedSandbox(deps, workspace, request.sandbox);
+  const opened = await openAdmission(
+    deps,
+    {
+      method,
+      schema: ExecSandboxRequestSchema,
+      request,
+      requestId: request.requestId,
+      caller: callerFrom(context),
+      workspace,
+      context: [record.id],
+    },
+    async () => {
+      throw requestIdError("REQUEST_STREAM_UNAVAILABLE");
+    },
+    context,
+  );
+  const { admission } = opened;
+  if (record.status.phase !== SandboxPhase.READY) throw notReady(record);
+  const session = await deps.sessions.ready(record.id, {
+    clock: deps.clock,
+    limitMs: SESSION_WAIT_MS,
+    signal: context.signal,
+    verdict: async () => {
+      const now = await deps.store.sandboxes.byId(record.id);
+      if (now === undefined) throw notFound("sandbox", request.sandbox);
+      if (!wantsToRun(now.status.phase)) throw notReady(now);
+    },
+  });
+  if (admission !== undefined && admission.admit.length > 0) {
+    await deps.store.write(...admission.admit).catch((error: unknown) => {
+      throw admissionError(error) ?? error;
+    });
+  }
+  const limit = new AbortController();
+  if (timeoutMs !== undefined) {
+    const stop = AbortSignal.any([context.signal, limit.signal]);
+    deps.clock.sleep(timeoutMs + TIMEOUT_GRACE_MS, { signal: stop, unref: true }).then(
+      () =>
+        limit.abort(
+          unavailable("the supervisor did not report the end of a command past its timeout; its outcome is unknown"),
+        ),
+      () => {},
+    );
+  }
+  const signal = AbortSignal.any([context.signal, limit.signal, deps.stopping]);
+  const startedMs = deps.clock.monotonic();
+  try {
+    const channel = await openRelay(deps, session, RelayKind.EXEC, signal);
+    const start = create(ExecStartSchema, {
+      command: request.command,
+      workingDirectory: request.workdir,
+      environment: request.environment,
+      tty: request.tty,
+      rows: request.rows,
+      columns: request.cols,
+      noLoginShell: request.noLoginShell,
+      ...(timeoutMs === undefined ? {} : { timeout: toDuration(timeoutMs) }),
+    });
+    for await (const event of spliceExec({ channel, start: { case: "exec", value: start }, input, signal })) {
+      if (event.payload.case === "exit" && admission !== undefined) {
+        // A 124 past the limit is the supervisor's own verdict, not the command's: the id stays unresolved.
+        const timedOut =
+          timeoutMs !== undefined &&
+          event.payload.value.exitCode === TIMEOUT_CODE &&
+          deps.clock.monotonic() - startedMs >= timeoutMs;
+        const done = timedOut ? [] : admission.succeed(new Uint8Array());
+        if (done.length > 0) await deps.store.write(...done);
+      }
+      yield event;
+    }
+  } finally {
+    limit.abort();
+  }
+}
+
+/** Attaches to the main process, waiting for a sandbox that is being started. */
+async function* attachMain(
+  deps: ApiDeps,
+  start: ExecSandboxRequest,
+  input: AsyncIterable<ExecInput>,
+  context: HandlerContext,
+): AsyncGenerator<ExecSandboxEvent, void, void> {
+  const workspace = namedWorkspace(start.workspaceScope);
+  if (start.command.length > 0) throw invalidField("start.command", "must be empty when attaching to the main process");
+  checkWindow(start.rows, start.cols);
+  const record = await namedSandbox(deps, workspace, start.sandbox);
+  const signal = AbortSignal.any([context.signal, deps.stopping]);
+  const end = deps.attachments.begin(record.id);
+  try {
+    const session = await deps.sessions.ready(record.id, {
+      clock: deps.clock,
+      limitMs: ATTACH_WAIT_MS,
+      signal,
+      verdict: async () => {
+        const now = await deps.store.sandboxes.byId(record.id);
+        if (now === undefined) throw notFound("sandbox", start.sandbox);
+        if (!wantsToRun(now.status.phase)) throw notRunning(now);
+      },
+    });
+    const channel = await openRelay(deps, session, RelayKind.ATTACH, signal);
+    const attach = create(AttachStartSchema, { stdin: true, rows: start.rows, columns: start.cols });
+    yield* spliceExec({ channel, start: { case: "attach", value: attach }, input, signal });
+  } finally {
+    end();
+  }
+}
+
+function openRelay(deps: ApiDeps, session: SupervisorSession, kind: RelayKind, signal: AbortSignal) {
+  return deps.broker.open(session.sandboxId, kind, (value) => session.send({ case: "relayOpen", value }), signal);
+}
+
+/** Checks what does not depend on the sandbox; gives the timeout in milliseconds. */
+function validateExec(request: ExecSandboxRequest): number | undefined {
+  const found = new Violations();
+  checkCommand(request.command, "command", RequestLimit.execArguments, found);
+  checkEnvironment(request.environment, "environment", "exec", found);
+  found.require(
+    Buffer.byteLength(request.workdir) <= RequestLimit.workdir,
+    "workdir",
+    `must have at most ${RequestLimit.workdir} bytes`,
+  );
+  found.require(!request.workdir.includes("\0"), "workdir", "must not contain NUL");
+  found.require(request.stdin.length <= RequestLimit.stdin, "stdin", `must have at most ${RequestLimit.stdin} bytes`);
+  throwIfInvalid(found);
+  checkWindow(request.rows, request.cols);
+  return readDuration(request.executionTimeout, "execution_timeout", MAX_TIMEOUT_MS);
+}
+
+function checkWindow(rows: number, cols: number): void {
+  if (rows > MAX_WINDOW) throw invalidField("rows", `must be at most ${MAX_WINDOW}`);
+  if (cols > MAX_WINDOW) throw invalidField("cols", `must be at most ${MAX_WINDOW}`);
+}
+
+async function* once(stdin: Uint8Array): AsyncGenerator<ExecInput, void, void> {
+  if (stdin.length > 0) yield { kind: "stdin", data: stdin };
+}
+
+/** The caller's further messages. Its half-close ends them: end of file for the process, and no more resizes. */
+async function* interactiveInput(
+  start: ExecSandboxRequest,
+  inputs: AsyncIterator<ExecSandboxInput>,
+): AsyncGenerator<ExecInput, void, void> {
+  if (start.stdin.length > 0) yield { kind: "stdin", data: start.stdin };
+  for (;;) {
+    const next = await inputs.next();
+    if (next.done) return;
+    const { payload } = next.value;
+    if (payload.case === "stdin") yield { kind: "stdin", data: payload.value };
+    else if (payload.case === "resize") {
+      const { rows, cols } = payload.value;
+      checkWindow(rows, cols);
+      if (rows > 0 && cols > 0) yield { kind: "resize", rows, columns: cols };
+    } else throw invalidField("payload", "must be stdin or resize after the start");
+  }
+}
+
+function notReady(record: SandboxRecord) {
+  const phase = SandboxPhase[record.status.phase];
+  return failedPrecondition(`sandbox "${record.name}" is not ready: phase ${phase}${reasonOf(record)}`, {
+    next:
+      record.status.phase === SandboxPhase.STOPPED
+        ? "Start it first"
+        : "Wait until it is READY, or read its conditions",
+  });
+}
+
+function notRunning(record: SandboxRecord) {
+  const code = record.status.exitCode;
+  const phase = SandboxPhase[record.status.phase];
+  const ended = code === undefined ? "" : `; the main process ended with code ${code} and its output is no longer held`;
+  return failedPrecondition(`sandbox "${record.name}" does not run: phase ${phase}${reasonOf(record)}${ended}`, {
+    next: "Start it again, or read its logs",
+  });
+}
+
+function reasonOf(record: SandboxRecord): string {
+  const ready = record.status.conditions.find((condition) => condition.type === "Ready");
+  return ready === undefined ? "" : ` (${ready.reason}: ${ready.message})`;
+}

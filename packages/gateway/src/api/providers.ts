@@ -1,0 +1,260 @@
+import { randomUUID } from "node:crypto";
+import { create } from "@bufbuild/protobuf";
+import {
+  DeleteProviderResponseSchema,
+  DeletionOutcome,
+  ListProvidersRequestSchema,
+  ListProvidersResponseSchema,
+  ProviderResponseSchema,
+  type UpdateProviderRequest,
+} from "@openshell/api";
+import {
+  alreadyExists,
+  failedPrecondition,
+  invalidField,
+  notFound,
+  permissionDenied,
+  throwIfInvalid,
+  versionConflict,
+} from "@openshell/api/errors.ts";
+import { parseLabelSelector } from "@openshell/api/labels.ts";
+import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { namedWorkspace, resolveScope } from "@openshell/api/selectors.ts";
+import { readTimestamp } from "@openshell/api/times.ts";
+import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
+import { Violations } from "@openshell/api/violations.ts";
+import { LogField } from "@openshell/base";
+import { Secret } from "../auth/secret.ts";
+import { ProviderLimit, validateProvider } from "../providers/validate.ts";
+import { sealCredential } from "../store/credentials.ts";
+import { isStoreError } from "../store/errors.ts";
+import type { ProviderRecord, SandboxRecord, SealedCredential } from "../store/types.ts";
+import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace } from "./context.ts";
+import { objectCursor, providerMessage } from "./convert.ts";
+import { claimKeys } from "./sandbox-providers.ts";
+import { checkAnnotations, checkLabels } from "./validate-sandbox.ts";
+
+type ProviderHandlers = Pick<
+  OpenShellImpl,
+  "createProvider" | "getProvider" | "listProviders" | "updateProvider" | "deleteProvider"
+>;
+
+export function providerHandlers(deps: ApiDeps): ProviderHandlers {
+  const { store, clock, vault } = deps;
+
+  return {
+    async createProvider(request, context) {
+      const workspace = namedWorkspace(request.workspaceScope);
+      const { provider } = request;
+      if (provider === undefined) throw invalidField("provider", "is required");
+      const found = new Violations();
+      validateProvider(provider, false, found);
+      checkLabels(provider.metadata?.labels ?? {}, "provider.metadata.labels", found);
+      checkAnnotations(provider.metadata?.annotations ?? {}, "provider.metadata.annotations", found);
+      found.require(
+        Object.keys(provider.credentials).length > 0,
+        "provider.credentials",
+        "must have at least one entry",
+      );
+      const own = provider.profileWorkspace === "" || provider.profileWorkspace === workspace;
+      found.require(own, "provider.profile_workspace", "must be empty or the provider's own workspace");
+      throwIfInvalid(found);
+      await activeWorkspace(deps, workspace);
+      const id = randomUUID();
+      const name = provider.metadata!.name;
+      const record = {
+        id,
+        name,
+        workspace,
+        labels: { ...provider.metadata!.labels },
+        annotations: { ...provider.metadata!.annotations },
+        createdAt: clock.now(),
+        type: provider.type.toLowerCase(),
+        config: { ...provider.config },
+        profileWorkspace: provider.profileWorkspace,
+      };
+      const sealed = Object.entries(provider.credentials).map(([key, value]) => {
+        const expiresAt = readTimestamp(
+          provider.credentialExpirationTimes[key],
+          `provider.credential_expiration_times[${key}]`,
+        );
+        return sealCredential(
+          vault,
+          { workspace, providerId: id },
+          { key, value: new Secret(value), version: 1n, expiresAt },
+        );
+      });
+      try {
+        await store.write(store.providers.create(record, sealed));
+      } catch (error) {
+        throw isStoreError(error, "store_already_exists") ? alreadyExists("provider", name) : error;
+      }
+      const facts = {
+        [LogField.provider]: name,
+        [LogField.workspace]: workspace,
+        [LogField.subject]: callerFrom(context).subject,
+      };
+      deps.log.info(facts, "provider created");
+      return create(ProviderResponseSchema, { provider: providerMessage(await required(deps, workspace, name)) });
+    },
+
+    async getProvider(request) {
+      const workspace = namedWorkspace(request.workspaceScope);
+      return create(ProviderResponseSchema, {
+        provider: providerMessage(await required(deps, workspace, request.name)),
+      });
+    },
+
+    async listProviders(request, context) {
+      const scope = resolveScope(request.workspaceScope, { all: true });
+      if (scope.kind === "all" && !callerFrom(context).admin)
+        throw permissionDenied("only a platform administrator may list all workspaces");
+      if (scope.kind === "workspace") await existingWorkspace(deps, scope.workspace);
+      const limit = pageSize(request.pageSize);
+      const token = { mac: deps.keys.pageTokens, method: "ListProviders", schema: ListProvidersRequestSchema, request };
+      const after = await decodePageToken(token, request.pageToken, objectCursor.length);
+      const rows = await store.providers.list({
+        ...(scope.kind === "workspace" ? { workspace: scope.workspace } : {}),
+        labels: Object.fromEntries(parseLabelSelector(request.labelSelector)),
+        after: after === undefined ? undefined : objectCursor.decode(after),
+        limit: limit + 1,
+      });
+      const page = rows.slice(0, limit);
+      const last = page.at(-1);
+      const nextPageToken =
+        rows.length > limit && last !== undefined ? await encodePageToken(token, objectCursor.encode(last)) : "";
+      return create(ListProvidersResponseSchema, { providers: page.map(providerMessage), nextPageToken });
+    },
+
+    async updateProvider(request, context) {
+      const workspace = namedWorkspace(request.workspaceScope);
+      const { provider } = request;
+      if (provider === undefined) throw invalidField("provider", "is required");
+      const found = new Violations();
+      validateProvider(provider, true, found);
+      throwIfInvalid(found);
+      const name = provider.metadata!.name;
+      const record = await required(deps, workspace, name);
+      const wanted = provider.metadata!.resourceVersion;
+      if (wanted !== 0n && wanted !== record.resourceVersion)
+        throw versionConflict("provider", name, record.resourceVersion);
+      if (provider.type !== "" && provider.type.toLowerCase() !== record.type)
+        throw invalidField("provider.type", "cannot be changed");
+      const attached = await store.sandboxes.usingProvider(workspace, name);
+      const change = mergedChange(deps, record, request);
+      await checkConflicts(deps, record, change.keys, attached);
+      try {
+        await store.write(
+          store.providers.update(record.id, record.resourceVersion, { config: change.config }, change.credentials),
+        );
+      } catch (error) {
+        throw isStoreError(error, "store_conflict") ? versionConflict("provider", name) : error;
+      }
+      const facts = {
+        [LogField.provider]: name,
+        [LogField.workspace]: workspace,
+        [LogField.subject]: callerFrom(context).subject,
+      };
+      deps.log.info({ ...facts, sandboxes: attached.length }, "provider updated");
+      deps.configurationChanged(attached.map((sandbox) => sandbox.id));
+      return create(ProviderResponseSchema, {
+        provider: providerMessage(await required(deps, workspace, name)),
+        mutationId: randomUUID(),
+      });
+    },
+
+    async deleteProvider(request, context) {
+      const workspace = namedWorkspace(request.workspaceScope);
+      await existingWorkspace(deps, workspace);
+      const record = await store.providers.byName(workspace, request.name);
+      if (record === undefined) {
+        if (!request.allowMissing) throw notFound("provider", request.name);
+        return create(DeleteProviderResponseSchema, { outcome: DeletionOutcome.ALREADY_ABSENT });
+      }
+      const attached = await store.sandboxes.usingProvider(workspace, request.name);
+      if (attached.length > 0) {
+        const names = attached
+          .slice(0, 10)
+          .map((sandbox) => sandbox.name)
+          .join(", ");
+        throw failedPrecondition(`provider "${request.name}" is attached to ${attached.length} sandboxes: ${names}`, {
+          next: "Delete the sandboxes first",
+        });
+      }
+      await store.write(store.providers.remove(record.id, "any"));
+      const facts = { [LogField.provider]: request.name, [LogField.workspace]: workspace };
+      deps.log.info({ ...facts, [LogField.subject]: callerFrom(context).subject }, "provider deleted");
+      return create(DeleteProviderResponseSchema, { outcome: DeletionOutcome.COMPLETED });
+    },
+  };
+}
+
+async function required(deps: ApiDeps, workspace: string, name: string): Promise<ProviderRecord> {
+  const record = await deps.store.providers.byName(workspace, name);
+  if (record === undefined) throw notFound("provider", name);
+  return record;
+}
+
+/** The stored provider with the request merged in: given keys replace, an empty value deletes its key. */
+function mergedChange(deps: ApiDeps, record: ProviderRecord, request: UpdateProviderRequest) {
+  const provider = request.provider!;
+  const config: Record<string, string> = { ...record.config };
+  for (const [key, value] of Object.entries(provider.config)) {
+    if (value === "") delete config[key];
+    else config[key] = value;
+  }
+  const version = record.resourceVersion + 1n;
+  const owner = { workspace: record.workspace, providerId: record.id };
+  const cleared = new Set(request.clearCredentialExpirationKeys);
+  const times = { ...provider.credentialExpirationTimes, ...request.credentialExpirationTimes };
+  const expiryOf = (key: string): number | undefined => {
+    if (cleared.has(key)) return undefined;
+    const given = readTimestamp(times[key], `credential_expiration_times[${key}]`);
+    return given ?? record.credentials.get(key)?.expiresAt;
+  };
+  const set: SealedCredential[] = [];
+  const remove: string[] = [];
+  const keys = new Set(record.credentials.keys());
+  for (const [key, value] of Object.entries(provider.credentials)) {
+    if (value === "") {
+      if (keys.delete(key)) remove.push(key);
+      continue;
+    }
+    keys.add(key);
+    set.push(sealCredential(deps.vault, owner, { key, value: new Secret(value), version, expiresAt: expiryOf(key) }));
+  }
+  const replaced = new Set(set.map(({ key }) => key));
+  const expirations = new Map<string, number | undefined>();
+  for (const key of [...Object.keys(times), ...cleared]) {
+    if (!keys.has(key))
+      throw invalidField(`credential_expiration_times[${key}]`, "names no credential of this provider");
+    if (!replaced.has(key)) expirations.set(key, expiryOf(key));
+  }
+  if (keys.size === 0)
+    throw invalidField("provider.credentials", "must keep at least one entry; delete the provider instead");
+  if (keys.size > ProviderLimit.credentials)
+    throw invalidField("provider.credentials", `must have at most ${ProviderLimit.credentials} entries`);
+  if (Object.keys(config).length > ProviderLimit.config)
+    throw invalidField("provider.config", `must have at most ${ProviderLimit.config} entries`);
+  return { config, keys, credentials: { set, remove, expirations } };
+}
+
+/** A new key must not collide in any sandbox that has the provider. */
+async function checkConflicts(
+  deps: ApiDeps,
+  record: ProviderRecord,
+  keys: ReadonlySet<string>,
+  attached: readonly SandboxRecord[],
+): Promise<void> {
+  const others = new Set(attached.flatMap((sandbox) => sandbox.spec.providers));
+  others.delete(record.name);
+  const rows = new Map<string, ProviderRecord | undefined>();
+  for (const name of others) rows.set(name, await deps.store.providers.byName(record.workspace, name));
+  for (const sandbox of attached) {
+    const owners = new Map<string, string>([...keys].map((key) => [key, record.name]));
+    for (const name of sandbox.spec.providers) {
+      const row = rows.get(name);
+      if (row !== undefined) claimKeys(owners, row);
+    }
+  }
+}

@@ -1,0 +1,69 @@
+import { create } from "@bufbuild/protobuf";
+import { ListSandboxProvidersRequestSchema, ListSandboxProvidersResponseSchema } from "@openshell/api";
+import { failedPrecondition } from "@openshell/api/errors.ts";
+import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { namedWorkspace } from "@openshell/api/selectors.ts";
+import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
+import type { ProviderRecord } from "../store/types.ts";
+import { type ApiDeps, namedSandbox } from "./context.ts";
+import { providerMessage } from "./convert.ts";
+
+/** Providers of a sandbox, by name. Attaching and detaching live ones is not built: a sandbox gets its providers when it is created. */
+export function sandboxProviderHandlers(deps: ApiDeps): Pick<OpenShellImpl, "listSandboxProviders"> {
+  return {
+    async listSandboxProviders(request) {
+      const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.sandbox);
+      const limit = pageSize(request.pageSize);
+      const token = {
+        mac: deps.keys.pageTokens,
+        method: "ListSandboxProviders",
+        schema: ListSandboxProvidersRequestSchema,
+        request,
+      };
+      const after = (await decodePageToken(token, request.pageToken, 1))?.[0] ?? "";
+      const names = record.spec.providers.toSorted().filter((name) => after === "" || name > after);
+      const page = names.slice(0, limit);
+      const rows = await Promise.all(page.map((name) => deps.store.providers.byName(record.workspace, name)));
+      const last = page.at(-1);
+      return create(ListSandboxProvidersResponseSchema, {
+        providers: rows.flatMap((row) => (row === undefined ? [] : [providerMessage(row)])),
+        nextPageToken: names.length > limit && last !== undefined ? await encodePageToken(token, [last]) : "",
+      });
+    },
+  };
+}
+
+/** Refuses providers that do not exist or would give one environment variable two values. @throws ApiError FAILED_PRECONDITION. */
+export async function checkAttachable(
+  deps: Pick<ApiDeps, "store">,
+  workspace: string,
+  names: readonly string[],
+): Promise<void> {
+  const owners = new Map<string, string>();
+  const rows = await Promise.all(names.map((name) => deps.store.providers.byName(workspace, name)));
+  for (const [index, row] of rows.entries()) {
+    const name = names[index]!;
+    if (row === undefined) {
+      throw failedPrecondition(`provider "${name}" does not exist in workspace "${workspace}"`, {
+        next: "Create it first",
+      });
+    }
+    claimKeys(owners, row);
+  }
+}
+
+/** Notes whose variable each key is. @throws ApiError FAILED_PRECONDITION for a second owner. */
+export function claimKeys(
+  owners: Map<string, string>,
+  provider: Pick<ProviderRecord, "name"> & { credentials: { keys(): Iterable<string> } },
+): void {
+  for (const key of provider.credentials.keys()) {
+    const owner = owners.get(key);
+    if (owner !== undefined && owner !== provider.name) {
+      throw failedPrecondition(`providers "${owner}" and "${provider.name}" both set ${key}`, {
+        next: "Attach one of them only",
+      });
+    }
+    owners.set(key, provider.name);
+  }
+}

@@ -1,0 +1,224 @@
+import { randomBytes } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { ConnectRouter } from "@connectrpc/connect";
+import { OpenShell, SandboxPhase } from "@openshell/api";
+import { SupervisorGateway } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { unimplementedRest } from "@openshell/api/unimplemented.ts";
+import { describeError, LogField } from "@openshell/base";
+import type { ComputeDriver } from "@openshell/drivers/driver.ts";
+import { SandboxController } from "../compute/controller.ts";
+import { launchFacts } from "../compute/launch-facts.ts";
+import { recover, watchDriver } from "../compute/recovery.ts";
+import { SandboxFeeds } from "../compute/sandbox-feed.ts";
+import { SessionEvents } from "../compute/session-events.ts";
+import { withPhase } from "../compute/status.ts";
+import { SessionDelivery } from "../delivery/delivery.ts";
+import { RECONCILE_INTERVAL_MS } from "../delivery/limits.ts";
+import { buildSnapshot } from "../delivery/snapshot.ts";
+import type { CreateServices, GatewayDeps, GatewayServices } from "../deps.ts";
+import { checkedPolicy } from "../policies/check.ts";
+import { Attachments } from "../relay/attachments.ts";
+import { RelayBroker } from "../relay/broker.ts";
+import type { Bootstrap } from "../sessions/backend.ts";
+import { SessionRefused } from "../sessions/failure.ts";
+import { HostRegistry } from "../sessions/hosts.ts";
+import { SessionRegistry } from "../sessions/registry.ts";
+import { supervisorService } from "../sessions/service.ts";
+import type { SupervisorSession } from "../sessions/session.ts";
+import { TokenTable } from "../sessions/tokens.ts";
+import { configHandlers } from "./config.ts";
+import type { ApiDeps } from "./context.ts";
+import { localDriver } from "./driver.ts";
+import { execHandlers } from "./exec.ts";
+import { gatewayHandlers } from "./gateway.ts";
+import { logHandlers } from "./logs.ts";
+import { providerHandlers } from "./providers.ts";
+import { sandboxProviderHandlers } from "./sandbox-providers.ts";
+import { sandboxHandlers } from "./sandboxes.ts";
+import { watchHandlers } from "./watch.ts";
+import { workspaceHandlers } from "./workspaces.ts";
+
+/** The gateway's services over the configured compute driver. */
+export const createServices: CreateServices = async (deps) => {
+  const bootId = (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
+  return assembleServices(deps, await localDriver(deps), bootId);
+};
+
+/** The handlers that this build has. */
+export function openShellHandlers(deps: ApiDeps) {
+  return {
+    ...gatewayHandlers(deps),
+    ...sandboxHandlers(deps),
+    ...watchHandlers(deps),
+    ...execHandlers(deps),
+    ...providerHandlers(deps),
+    ...sandboxProviderHandlers(deps),
+    ...configHandlers(deps),
+    ...logHandlers(deps),
+    ...workspaceHandlers(deps),
+  };
+}
+
+/** Puts the parts together. No I/O: tests pass doubles. */
+export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootId: string): GatewayServices {
+  const { clock, log, store, vault } = deps;
+  const tokens = new TokenTable(clock);
+  const sessions = new SessionRegistry();
+  const broker = new RelayBroker(clock);
+  const attachments = new Attachments();
+  const feeds = new SandboxFeeds(randomBytes(8).toString("hex"));
+  let controller: SandboxController;
+  const hosts = new HostRegistry({
+    clock,
+    log,
+    launcher: deps.hosts,
+    tokens,
+    events: {
+      onHeld: (hostId, held) => controller.onHeld(hostId, held),
+      onAttachFailed: (id, generation, reason) => controller.onAttachFailed(id, generation, reason),
+      onDetached: (id, generation) => controller.onDetached(id, generation),
+    },
+  });
+  const facts = launchFacts({ ...deps, driver });
+  controller = new SandboxController({
+    store,
+    clock,
+    log,
+    driver,
+    launcher: deps.hosts,
+    hosts,
+    sessions,
+    broker,
+    attachments,
+    feeds,
+    launchFacts: facts,
+    alwaysDenied: deps.alwaysDenied,
+    bootId,
+    logDirectory: (id) => join(deps.paths.state, "sandboxes", id, "logs"),
+  });
+  const events = new SessionEvents({
+    store,
+    vault,
+    clock,
+    log,
+    feeds,
+    sessions,
+    controller: () => controller,
+    checkPolicy: async (record, policy) => void checkedPolicy(policy, record.spec.providers),
+  });
+  const openDelivery = (session: SupervisorSession, bootstrap: Bootstrap): SessionDelivery =>
+    new SessionDelivery(bootstrap, {
+      clock,
+      build: async () => {
+        const record = await store.sandboxes.byId(session.sandboxId);
+        if (record === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
+        return await buildSnapshot({ store, vault, clock }, record);
+      },
+      record: (outcome) => events.recordDelivery(session, outcome),
+      send: (message) => session.send(message),
+      fail: (error) => session.close(error),
+      onBuildError: (error) => {
+        log.warn({ [LogField.sandboxId]: session.sandboxId, err: error }, "cannot build a configuration snapshot");
+      },
+    });
+  /** A session that waits for a better configuration starts over; a running one is sent what changed. */
+  const configurationChanged = (ids: Iterable<string>): void => {
+    for (const id of ids) {
+      const session = sessions.get(id);
+      if (session?.state === "held") session.close();
+      else session?.delivery?.markDirty();
+    }
+  };
+  const api: ApiDeps = {
+    ...deps,
+    driver,
+    controller,
+    sessions,
+    broker,
+    attachments,
+    feeds,
+    configurationChanged,
+    launchFacts: facts,
+  };
+  const hostService = supervisorService({
+    clock,
+    log,
+    backend: events,
+    openDelivery,
+    hosts,
+    tokens,
+    sessions,
+    broker,
+    stopping: deps.stopping,
+  });
+  const closed = new AbortController();
+  const unsubscribe = deps.hosts.subscribe({
+    onGone: (host, isolate) => {
+      log[isolate ? "error" : "warn"]({ [LogField.hostId]: host.id, isolate }, "a supervisor host is gone");
+      controller.hostGone(host);
+    },
+    onIdle: (host) => {
+      if (hosts.assignedTo(host.id).length > 0) return;
+      void deps.hosts.stop(host.id).catch((error: unknown) => log.warn({ err: error }, describeError(error)));
+    },
+  });
+  const running = async (): Promise<readonly string[]> => {
+    const { PROVISIONING, READY, STARTING, UNKNOWN, STOPPING } = SandboxPhase;
+    const rows = await store.sandboxes.list({
+      limit: 100_000,
+      phases: [PROVISIONING, READY, STARTING, UNKNOWN, STOPPING],
+    });
+    return rows.map((row) => row.id);
+  };
+
+  return {
+    userRoutes: (router: ConnectRouter) => void router.service(OpenShell, unimplementedRest(openShellHandlers(api))),
+    hostRoutes: (router: ConnectRouter) => void router.service(SupervisorGateway, hostService),
+
+    async start() {
+      void watchDriver({ driver, store, clock, log, controller, signal: closed.signal });
+      void reconcileDeliveries(sessions, api, closed.signal);
+      await recover({ store, driver, controller, events, log });
+    },
+
+    async runningSandboxes() {
+      return (await running()).length;
+    },
+
+    async stopSandboxes(limitMs) {
+      const ids = await running();
+      const stops = ids.map(async (id) => {
+        await store.modifySandbox(id, ({ status }) => ({
+          patch: {
+            status: withPhase(status, SandboxPhase.STOPPING, "Stopping", "the gateway is stopping", clock.now()),
+          },
+        }));
+        await controller.request(id);
+      });
+      const timer = new AbortController();
+      const limit = clock.sleep(limitMs, { signal: timer.signal, unref: true }).catch(() => {});
+      await Promise.race([Promise.allSettled(stops), limit]);
+      timer.abort();
+      return (await running()).length;
+    },
+
+    async [Symbol.asyncDispose]() {
+      closed.abort();
+      unsubscribe();
+      await controller.close();
+      hosts.close();
+      for (const session of [...sessions.all]) session.close();
+      await driver[Symbol.asyncDispose]();
+    },
+  };
+}
+
+/** Repairs what a lost or refused delivery left, for all sessions at once. */
+async function reconcileDeliveries(sessions: SessionRegistry, { clock }: ApiDeps, signal: AbortSignal): Promise<void> {
+  while (!signal.aborted) {
+    await clock.sleep(RECONCILE_INTERVAL_MS, { signal, unref: true }).catch(() => {});
+    if (signal.aborted) return;
+    for (const session of sessions.all) session.delivery?.reconcile();
+  }
+}

@@ -1,0 +1,178 @@
+import { toBinary } from "@bufbuild/protobuf";
+import { type CreateSandboxRequest, SandboxPolicySchema, SandboxRestartPolicy, type SandboxSpec } from "@openshell/api";
+import { labelKeyProblem, labelValueProblem } from "@openshell/api/labels.ts";
+import { environmentKeyProblem, nameProblem, routableNameProblem, violation } from "@openshell/api/names.ts";
+import { Violations } from "@openshell/api/violations.ts";
+import { resourceLimits } from "../compute/resources.ts";
+import { localVolumes } from "../compute/volumes.ts";
+import { MAX_POLICY_BYTES } from "../policies/rules.ts";
+
+/** Limits of requests that make or run something. Sizes in bytes of UTF-8. */
+export const RequestLimit = {
+  mapEntries: 128,
+  environmentValue: 8_192,
+  environmentTotal: 256 * 1024,
+  annotationValue: 8_192,
+  labels: 64,
+  templateString: 1_024,
+  templateStruct: 64 * 1024,
+  providers: 32,
+  logLevel: 32,
+  commandArguments: 256,
+  execArguments: 1_024,
+  argument: 32 * 1024,
+  argumentsTotal: 256 * 1024,
+  execEnvironmentValue: 32 * 1024,
+  workdir: 4_096,
+  stdin: 4 * 1024 * 1024,
+} as const;
+
+/** Everything wrong with a CreateSandbox request that can be said without looking at other resources. */
+export function validateCreate(request: CreateSandboxRequest): Violations {
+  const found = new Violations();
+  if (request.name !== "") found.add(violation("name", routableNameProblem(request.name)));
+  checkLabels(request.labels, "labels", found);
+  checkAnnotations(request.annotations, "annotations", found);
+  if (request.spec === undefined) found.require(false, "spec", "is required; it may be empty");
+  else checkSpec(request.spec, found);
+  return found;
+}
+
+function checkSpec(spec: SandboxSpec, found: Violations): void {
+  found.require(
+    spec.logLevel.length <= RequestLimit.logLevel,
+    "spec.log_level",
+    `must have at most ${RequestLimit.logLevel} characters`,
+  );
+  checkEnvironment(spec.environment, "spec.environment", "spec", found);
+  if (spec.command.length > 0) checkCommand(spec.command, "spec.command", RequestLimit.commandArguments, found);
+  found.require(
+    spec.providers.length <= RequestLimit.providers,
+    "spec.providers",
+    `must have at most ${RequestLimit.providers} entries`,
+  );
+  for (const [index, name] of spec.providers.entries())
+    found.add(violation(`spec.providers[${index}]`, nameProblem(name)));
+  found.require(spec.providerAttachmentEpoch === "", "spec.provider_attachment_epoch", "is set by the gateway");
+  const { restartPolicy } = spec;
+  const never = restartPolicy === SandboxRestartPolicy.UNSPECIFIED || restartPolicy === SandboxRestartPolicy.NEVER;
+  found.require(never, "spec.restart_policy", "only NEVER is supported by this gateway");
+  const gpu = spec.resourceRequirements?.gpu;
+  if (gpu !== undefined) {
+    found.require(gpu.count !== 0, "spec.resource_requirements.gpu.count", "must be at least 1");
+    found.require(false, "spec.resource_requirements.gpu", "is not supported by the local driver");
+  }
+  if (spec.policy !== undefined) {
+    const bytes = toBinary(SandboxPolicySchema, spec.policy).length;
+    found.require(bytes <= MAX_POLICY_BYTES, "spec.policy", `must have at most ${MAX_POLICY_BYTES} bytes when encoded`);
+  }
+  if (spec.template !== undefined) checkTemplate(spec.template, found);
+}
+
+function checkTemplate(template: NonNullable<SandboxSpec["template"]>, found: Violations): void {
+  const field = "spec.template";
+  found.require(
+    template.image === "",
+    `${field}.image`,
+    "is not supported by the local driver, whose root is this machine's system folders",
+  );
+  found.require(
+    template.runtimeClassName === "",
+    `${field}.runtime_class_name`,
+    "is not supported by the local driver",
+  );
+  found.require(template.agentSocket === "", `${field}.agent_socket`, "is not supported by the local driver");
+  checkLabels(template.labels, `${field}.labels`, found);
+  checkAnnotations(template.annotations, `${field}.annotations`, found);
+  checkEnvironment(template.environment, `${field}.environment`, "spec", found);
+  for (const [name, struct] of [
+    ["resources", template.resources],
+    ["driver_config", template.driverConfig],
+  ] as const) {
+    const bytes = struct === undefined ? 0 : Buffer.byteLength(JSON.stringify(struct));
+    found.require(
+      bytes <= RequestLimit.templateStruct,
+      `${field}.${name}`,
+      `must have at most ${RequestLimit.templateStruct} bytes`,
+    );
+  }
+  for (const found_ of resourceLimits(template.resources).violations) found.add(found_);
+  for (const found_ of localVolumes(template.driverConfig).violations) found.add(found_);
+}
+
+export function checkLabels(labels: Readonly<Record<string, string>>, field: string, found: Violations): void {
+  const entries = Object.entries(labels);
+  found.require(entries.length <= RequestLimit.labels, field, `must have at most ${RequestLimit.labels} entries`);
+  for (const [key, value] of entries.slice(0, RequestLimit.labels)) {
+    found.add(violation(`${field}[${key}]`, labelKeyProblem(key) ?? labelValueProblem(value)));
+  }
+}
+
+export function checkAnnotations(
+  annotations: Readonly<Record<string, string>>,
+  field: string,
+  found: Violations,
+): void {
+  const entries = Object.entries(annotations);
+  found.require(
+    entries.length <= RequestLimit.mapEntries,
+    field,
+    `must have at most ${RequestLimit.mapEntries} entries`,
+  );
+  for (const [key, value] of entries.slice(0, RequestLimit.mapEntries)) {
+    found.add(violation(`${field}[${key}]`, labelKeyProblem(key)));
+    const fits = Buffer.byteLength(value) <= RequestLimit.annotationValue;
+    found.require(fits, `${field}[${key}]`, `must have at most ${RequestLimit.annotationValue} bytes`);
+  }
+}
+
+/** Names, sizes and characters of environment variables. Values are never quoted: they may be secrets. */
+export function checkEnvironment(
+  environment: Readonly<Record<string, string>>,
+  field: string,
+  use: "spec" | "exec",
+  found: Violations,
+): void {
+  const entries = Object.entries(environment);
+  found.require(
+    entries.length <= RequestLimit.mapEntries,
+    field,
+    `must have at most ${RequestLimit.mapEntries} entries`,
+  );
+  const limit = use === "exec" ? RequestLimit.execEnvironmentValue : RequestLimit.environmentValue;
+  let total = 0;
+  for (const [key, value] of entries.slice(0, RequestLimit.mapEntries)) {
+    found.add(violation(`${field}[${key}]`, environmentKeyProblem(key, use)));
+    const bytes = Buffer.byteLength(value);
+    total += key.length + bytes;
+    found.require(bytes <= limit, `${field}[${key}]`, `must have at most ${limit} bytes`);
+    found.require(!/[\0\r\n]/.test(value), `${field}[${key}]`, "must not contain NUL or line ends");
+  }
+  found.require(
+    total <= RequestLimit.environmentTotal,
+    field,
+    `must have at most ${RequestLimit.environmentTotal} bytes in all`,
+  );
+}
+
+/** An argument vector that is not empty. */
+export function checkCommand(command: readonly string[], field: string, limit: number, found: Violations): void {
+  found.require(command.length > 0 && command[0] !== "", field, "must name a program");
+  found.require(command.length <= limit, field, `must have at most ${limit} arguments`);
+  let total = 0;
+  for (const [index, argument] of command.slice(0, limit).entries()) {
+    const bytes = Buffer.byteLength(argument);
+    total += bytes + 1;
+    found.require(
+      bytes <= RequestLimit.argument,
+      `${field}[${index}]`,
+      `must have at most ${RequestLimit.argument} bytes`,
+    );
+    found.require(!argument.includes("\0"), `${field}[${index}]`, "must not contain NUL");
+  }
+  found.require(
+    total <= RequestLimit.argumentsTotal,
+    field,
+    `must have at most ${RequestLimit.argumentsTotal} bytes in all`,
+  );
+}

@@ -1,0 +1,130 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  SandboxPhase,
+  type SandboxStreamEvent,
+  SandboxStreamEventSchema,
+  type WatchSandboxRequest,
+} from "@openshell/api";
+import { invalidField, outOfRange, resourceExhausted } from "@openshell/api/errors.ts";
+import { namedWorkspace } from "@openshell/api/selectors.ts";
+import { readTimestamp } from "@openshell/api/times.ts";
+import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
+import { MAX_WATCHERS } from "../compute/limits.ts";
+import type { FeedItem, SandboxFeed } from "../compute/sandbox-feed.ts";
+import { isTerminal } from "../compute/status.ts";
+import { type ApiDeps, namedSandbox } from "./context.ts";
+import { sandboxMessage } from "./convert.ts";
+import { type LogFilter, logFilter, passesFilter } from "./log-filter.ts";
+
+/** Lines of the tail when a request names no number. */
+const DEFAULT_TAIL = 200;
+const CURSOR = /^([0-9a-f]{16})-(\d{16})$/;
+
+export function watchHandlers(deps: ApiDeps): Pick<OpenShellImpl, "watchSandbox"> {
+  return {
+    async *watchSandbox(request, context) {
+      const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.sandbox);
+      const sinceMs = readTimestamp(request.sinceTime, "since_time");
+      const filter = logFilter(
+        { sources: request.logSources, minLevel: request.logMinLevel, sinceMs },
+        { sources: "log_sources", minLevel: "log_min_level" },
+      );
+      const feed = deps.feeds.of(record.id);
+      const signal = AbortSignal.any([context.signal, deps.stopping]);
+      // Subscribed before anything is read: nothing between the tail and the live part is lost, the sequence tells doubles.
+      const live = feed.watch(signal);
+      if (live === undefined)
+        throw resourceExhausted(`more than ${MAX_WATCHERS} streams watch this sandbox`, { next: "Close one of them" });
+      const notices = live[Symbol.asyncIterator]();
+      try {
+        const current = await deps.store.sandboxes.byId(record.id);
+        if (current === undefined) return;
+        yield snapshot(current);
+        if (request.stopOnTerminal && stops(current.status.phase)) return;
+        let seen = feed.sequence;
+        yield* replay(request, feed, filter);
+        for (;;) {
+          const next = await notices.next();
+          if (next.done) return;
+          const notice = next.value;
+          if (notice.kind === "gone") return;
+          if (notice.kind === "missed") yield warning(notice.count);
+          else if (notice.kind === "changed") {
+            const now = await deps.store.sandboxes.byId(record.id);
+            if (now === undefined) return;
+            if (request.followStatus) yield snapshot(now);
+            if (request.stopOnTerminal && stops(now.status.phase)) {
+              if (!request.followStatus) yield snapshot(now);
+              return;
+            }
+          } else if (notice.sequence > seen) {
+            seen = notice.sequence;
+            const follow = notice.kind === "log" ? request.followLogs : request.followEvents;
+            if (follow && wanted(notice, filter)) yield item(feed, notice);
+          }
+        }
+      } finally {
+        await notices.return?.();
+      }
+    },
+  };
+}
+
+/** What was kept: everything after the cursor, or the tails. */
+function* replay(request: WatchSandboxRequest, feed: SandboxFeed, filter: LogFilter): Generator<SandboxStreamEvent> {
+  if (request.resumeAfterCursor !== "") {
+    for (const kept of afterCursor(request.resumeAfterCursor, feed)) {
+      const follow = kept.kind === "log" ? request.followLogs : request.followEvents;
+      if (follow && wanted(kept, filter)) yield item(feed, kept);
+    }
+    return;
+  }
+  if (request.followLogs) {
+    const lines = request.logTailLines === 0 ? DEFAULT_TAIL : request.logTailLines;
+    for (const kept of feed.logs.filter((log) => wanted(log, filter)).slice(-lines)) yield item(feed, kept);
+  }
+  if (request.followEvents && request.eventTail > 0) {
+    for (const kept of feed.events.filter((event) => wanted(event, filter)).slice(-request.eventTail))
+      yield item(feed, kept);
+  }
+}
+
+/** @throws ApiError INVALID_ARGUMENT for a cursor nobody issued, OUT_OF_RANGE for one whose place is no longer held. */
+function afterCursor(cursor: string, feed: SandboxFeed): readonly FeedItem[] {
+  const match = CURSOR.exec(cursor);
+  if (match === null) throw invalidField("resume_after_cursor", "is no cursor of this service");
+  const sequence = Number(match[2]);
+  const kept = match[1] === feed.space && sequence <= feed.sequence ? feed.after(sequence) : undefined;
+  if (kept === undefined) {
+    throw outOfRange("the events after this cursor are no longer held", { next: "Watch again without a cursor" });
+  }
+  return kept;
+}
+
+function wanted(kept: FeedItem, filter: LogFilter): boolean {
+  if (kept.kind === "log") return passesFilter(kept.line, filter);
+  const time = kept.event.eventTime;
+  const ms = time === undefined ? 0 : Number(time.seconds) * 1000 + Math.floor(time.nanos / 1e6);
+  return filter.sinceMs === undefined || ms >= filter.sinceMs;
+}
+
+/** Fixed width, so that cursors of one stream compare bytewise as their positions do. */
+function item(feed: SandboxFeed, kept: FeedItem): SandboxStreamEvent {
+  const cursor = `${feed.space}-${String(kept.sequence).padStart(16, "0")}`;
+  return kept.kind === "log"
+    ? create(SandboxStreamEventSchema, { payload: { case: "log", value: kept.line }, cursor })
+    : create(SandboxStreamEventSchema, { payload: { case: "event", value: kept.event }, cursor });
+}
+
+function snapshot(record: Parameters<typeof sandboxMessage>[0]): SandboxStreamEvent {
+  return create(SandboxStreamEventSchema, { payload: { case: "sandbox", value: sandboxMessage(record) } });
+}
+
+function warning(count: number): SandboxStreamEvent {
+  const message = `${count} events were skipped because the stream was not read fast enough`;
+  return create(SandboxStreamEventSchema, { payload: { case: "warning", value: { message } } });
+}
+
+function stops(phase: SandboxPhase): boolean {
+  return phase === SandboxPhase.READY || isTerminal(phase);
+}

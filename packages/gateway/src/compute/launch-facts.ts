@@ -1,0 +1,37 @@
+import { RuntimeError } from "@openshell/base";
+import type { ComputeDriver } from "@openshell/drivers/driver.ts";
+import type { GatewayDeps } from "../deps.ts";
+import type { SandboxRecord } from "../store/types.ts";
+import { type LaunchFacts, NONCE_SECRET, nonceContext } from "./launch.ts";
+import { localVolumes } from "./volumes.ts";
+
+type Deps = Pick<GatewayDeps, "store" | "vault" | "inspectionCas" | "config"> & { readonly driver: ComputeDriver };
+
+/** Reads what a launch needs beside the record. Before a record is stored its nonce is empty. */
+export function launchFacts(deps: Deps): (record: SandboxRecord) => Promise<LaunchFacts> {
+  const { store, vault, inspectionCas, config, driver } = deps;
+  return async (record) => {
+    const [ca, secret, block] = await Promise.all([
+      inspectionCas.of(record.workspace),
+      store.secrets.get(record.id, NONCE_SECRET),
+      driver.capabilities.identityMode === "root" ? store.idBlocks.of(record.id) : undefined,
+    ]);
+    if (secret !== undefined && secret.version !== record.generation) {
+      throw new RuntimeError(
+        "nonce_mismatch",
+        `the stored nonce of sandbox ${record.id} is of generation ${secret.version}`,
+      );
+    }
+    return {
+      nonce:
+        secret === undefined
+          ? new Uint8Array()
+          : vault.open(nonceContext(record.workspace, record.id, record.generation), secret.sealed),
+      idBlock: block?.index,
+      ca,
+      policy: record.spec.policy,
+      volumes: localVolumes(record.spec.template?.driverConfig).volumes,
+      config,
+    };
+  };
+}

@@ -1,0 +1,99 @@
+import { SandboxPhase } from "@openshell/api";
+import { type Clock, LogField } from "@openshell/base";
+import type { ComputeDriver } from "@openshell/drivers/driver.ts";
+import type { Logger } from "pino";
+import type { ListCursor, SandboxRecord, Store } from "../store/types.ts";
+import type { SandboxController } from "./controller.ts";
+import { RECOVERY_CONCURRENCY, RECOVERY_PAGE } from "./limits.ts";
+import { isEphemeral } from "./runtime-record.ts";
+import type { SessionEvents } from "./session-events.ts";
+import { isTerminal, wantsToRun } from "./status.ts";
+
+export interface RecoveryDeps {
+  readonly store: Store;
+  readonly driver: ComputeDriver;
+  readonly controller: SandboxController;
+  readonly events: Pick<SessionEvents, "showDisconnected">;
+  readonly log: Logger;
+}
+
+/**
+ * Takes up where the process before stopped: every record that is not at rest gets a run, and whatever the driver holds
+ * without a record is removed. Resolves when all of it has been asked for, not when it is done.
+ */
+export async function recover(deps: RecoveryDeps): Promise<void> {
+  const { driver, controller, log } = deps;
+  const held = new Map((await driver.list()).map((sandbox) => [sandbox.sandboxId, sandbox]));
+  const work: string[] = [];
+  for await (const record of allSandboxes(deps.store)) {
+    const found = held.get(record.id);
+    held.delete(record.id);
+    const { phase } = record.status;
+    const atRest =
+      isTerminal(phase) && found?.running === undefined && !(isEphemeral(record) && phase !== SandboxPhase.STOPPED);
+    if (atRest) continue;
+    work.push(record.id);
+    if (wantsToRun(phase)) void deps.events.showDisconnected(record.id, record.generation).catch(() => {});
+  }
+  for (const id of held.keys()) log.warn({ [LogField.sandboxId]: id }, "removing a sandbox that no record knows");
+  const orphans = [...held.keys()].map((id) => async () => {
+    await driver
+      .delete(id)
+      .catch((error: unknown) => log.warn({ [LogField.sandboxId]: id, err: error }, "cannot remove it"));
+  });
+  const steps = [...work.map((id) => () => controller.request(id)), ...orphans];
+  void runLimited(steps, RECOVERY_CONCURRENCY);
+}
+
+async function* allSandboxes(store: Store): AsyncGenerator<SandboxRecord, void, void> {
+  let after: ListCursor | undefined;
+  for (;;) {
+    const rows = await store.sandboxes.list({ limit: RECOVERY_PAGE, after });
+    yield* rows;
+    after = rows.at(-1);
+    if (rows.length < RECOVERY_PAGE) return;
+  }
+}
+
+async function runLimited(steps: readonly (() => Promise<void>)[], limit: number): Promise<void> {
+  let next = 0;
+  const worker = async (): Promise<void> => {
+    for (let step = steps[next++]; step !== undefined; step = steps[next++]) await step();
+  };
+  await Promise.all(Array.from({ length: Math.min(limit, steps.length) }, worker));
+}
+
+/** A supervisor reports an exit status before its sandbox's end shows here; it gets this long to do so. */
+const END_REPORT_MS = 1_000;
+
+/** Follows the driver's reports of ended sandboxes until `signal` aborts. */
+export async function watchDriver(deps: {
+  readonly driver: ComputeDriver;
+  readonly store: Store;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly controller: SandboxController;
+  readonly signal: AbortSignal;
+}): Promise<void> {
+  const { driver, store, clock, log, controller, signal } = deps;
+  const settle = async (sandboxId: string, generation: bigint): Promise<void> => {
+    await clock.sleep(END_REPORT_MS, { signal, unref: true });
+    const record = await store.sandboxes.byId(sandboxId);
+    if (record?.generation !== generation || !wantsToRun(record.status.phase)) return;
+    await controller.fail(
+      sandboxId,
+      generation,
+      "SandboxEnded",
+      "the sandbox's processes ended without reporting an exit status",
+    );
+  };
+  while (!signal.aborted) {
+    try {
+      for await (const event of driver.watch(signal)) void settle(event.sandboxId, event.generation).catch(() => {});
+    } catch (error) {
+      if (signal.aborted) return;
+      log.warn({ err: error }, "the driver's watch failed");
+    }
+    await clock.sleep(END_REPORT_MS, { signal, unref: true }).catch(() => {});
+  }
+}
