@@ -106,7 +106,12 @@ export interface StartedSandbox {
   readonly sandboxId: string;
   readonly generation: bigint;
   readonly record: ProcessRecord;
-  readonly boundary: { readonly kind: "local"; readonly socketPath: string };
+  readonly boundary: {
+    readonly kind: "local";
+    readonly socketPath: string;
+    /** SO_NETNS_COOKIE of the sandbox's network namespace: the host checks every descriptor it is handed against it. */
+    readonly netnsCookie: bigint;
+  };
   readonly layout: WorkloadLayout;
   /** What the driver could and could not set up; part of the sandbox's isolation report. */
   readonly isolation: readonly IsolationLayer[];

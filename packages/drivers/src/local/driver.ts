@@ -11,7 +11,7 @@ import {
   systemClock,
 } from "@openshell/base";
 import type { CaptureMode, IsolationLayer } from "@openshell/boundary";
-import { launchSandbox } from "@openshell/boundary/local/launch.ts";
+import { type LaunchedSandbox, launchSandbox } from "@openshell/boundary/local/launch.ts";
 import {
   type ComputeDriver,
   type DeleteResult,
@@ -287,10 +287,14 @@ class LocalDriver implements ComputeDriver {
     };
     await folders.writeLaunch(record);
     try {
-      const pid = await this.#launch(intent, resolved, record, cgroups, home);
+      const { pid, netnsCookie } = await this.#launch(intent, resolved, record, cgroups, home);
       const process = recordOf(processes, pid);
       if (process === undefined) throw new DriverError("launch_failed", "init ended at once", { retryable: true });
-      const started = this.#started(intent, resolved, record, cgroups, process);
+      const started = this.#started(intent, resolved, cgroups, process, {
+        kind: "local",
+        socketPath: controlSocketPath(controlFolder),
+        netnsCookie,
+      });
       await folders.writeStarted(started);
       this.#watch.add(intent.sandboxId, intent.generation, process);
       return started;
@@ -307,7 +311,7 @@ class LocalDriver implements ComputeDriver {
     record: LaunchRecord,
     cgroups: SandboxCgroups,
     homeFolder: string,
-  ): Promise<number> {
+  ): Promise<LaunchedSandbox> {
     const root = planRoot({
       uid: identity.plan.uid,
       gid: identity.plan.gid,
@@ -326,15 +330,15 @@ class LocalDriver implements ComputeDriver {
       root,
       mode: this.#with.captureMode,
     });
-    return (await this.#with.launch(plan, record.title)).pid;
+    return await this.#with.launch(plan, record.title);
   }
 
   #started(
     intent: SandboxIntent,
     { identity, volumes }: Resolved,
-    record: LaunchRecord,
     cgroups: SandboxCgroups,
     process: ProcessRecord,
+    boundary: StartedSandbox["boundary"],
   ): StartedSandbox {
     const layout: WorkloadLayout = {
       home: HOME,
@@ -350,7 +354,7 @@ class LocalDriver implements ComputeDriver {
       sandboxId: intent.sandboxId,
       generation: intent.generation,
       record: process,
-      boundary: { kind: "local", socketPath: controlSocketPath(record.controlFolder) },
+      boundary,
       layout,
       isolation,
     };

@@ -46,7 +46,7 @@ const startedSchema = z.object({
   sandboxId: z.string(),
   generation: bigintText,
   record: z.object({ bootId: z.string(), pid: z.int().positive(), startTime: bigintText }),
-  boundary: z.object({ kind: z.literal("local"), socketPath: z.string() }),
+  boundary: z.object({ kind: z.literal("local"), socketPath: z.string(), netnsCookie: bigintText }),
   layout: z.object({
     home: z.string(),
     workingDirectory: z.string(),

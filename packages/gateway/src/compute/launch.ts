@@ -48,10 +48,17 @@ export function sandboxIntent(record: SandboxRecord, facts: LaunchFacts): Sandbo
     process: { runAsUser: policy?.process?.runAsUser ?? "", runAsGroup: policy?.process?.runAsGroup ?? "" },
     resources: limitsOf(record.spec.template),
     volumes: facts.volumes,
+    endpointPorts: endpointPorts(policy),
     caller: runtimeFacts(record).caller,
     inspectionCaPem: facts.ca.certificatePem,
     additionalCaPem: config.supervisor.network.additionalCa?.pem ?? "",
   };
+}
+
+/** Every port that an endpoint of the policy names. */
+function endpointPorts(policy: SandboxPolicy | undefined): readonly number[] {
+  const endpoints = Object.values(policy?.networkPolicies ?? {}).flatMap((rule) => rule.endpoints);
+  return endpoints.flatMap((endpoint) => [...(endpoint.port === 0 ? [] : [endpoint.port]), ...endpoint.ports]);
 }
 
 function limitsOf(template: SandboxTemplate | undefined): ResourceLimits {
@@ -76,7 +83,12 @@ export function attachMessage(record: SandboxRecord, facts: AttachFacts, token: 
     workspace: record.workspace,
     generation: record.generation,
     token,
-    local: { socketPath: started.boundary.socketPath, nonce: facts.nonce, layout: layoutOf(started) },
+    local: {
+      socketPath: started.boundary.socketPath,
+      nonce: facts.nonce,
+      layout: layoutOf(started),
+      netnsCookie: started.boundary.netnsCookie,
+    },
     inspectionCa: { certificatePem: ca.certificatePem, privateKeyPem: ca.privateKeyPem.reveal() },
     network: {
       additionalCaPem: config.supervisor.network.additionalCa?.pem ?? "",
