@@ -215,8 +215,9 @@ export class SandboxController implements HostEvents {
       let started: StartedSandbox;
       if (record.generation === 1n) started = await driver.create(intent);
       else {
-        // What is left of the generation before must be gone; nothing is the usual case.
-        await driver.stop(record.id);
+        // What is left of the generation before must be gone first; nothing is the usual case.
+        const before = await driver.inspect(record.id);
+        if (before?.running !== undefined && before.generation !== record.generation) await driver.stop(record.id);
         started = await driver.start(intent);
       }
       this.#recordLaunch(record, started);

@@ -1,0 +1,150 @@
+import { Code, ConnectError } from "@connectrpc/connect";
+import { DeletionOutcome, SandboxPhase } from "@openshell/api";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { Harness } from "./testing/harness.ts";
+
+describe("the life of a sandbox", () => {
+  let gateway: Harness;
+  beforeEach(async () => {
+    gateway = await Harness.open();
+  });
+  afterEach(() => gateway[Symbol.asyncDispose]());
+
+  it("is created, gets ready, runs a command, is deleted and leaves nothing", async () => {
+    const created = await gateway.create();
+    expect(created.status?.phase).toBe(SandboxPhase.PROVISIONING);
+    const ready = await gateway.phase(SandboxPhase.READY);
+    expect(ready.status?.conditions.map(({ type, status }) => [type, status])).toContainEqual(["Ready", "True"]);
+    const events = [];
+    for await (const event of gateway.client.execSandbox({
+      workspaceScope: gateway.scope,
+      sandbox: "box",
+      command: ["true"],
+    })) {
+      events.push(event.payload);
+    }
+    expect(events.map((payload) => payload.case)).toEqual(["stdout", "exit"]);
+    const deleted = await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect(deleted).toMatchObject({ outcome: DeletionOutcome.COMPLETED, sandboxId: created.metadata!.id });
+    expect(gateway.driver.sandboxes.size).toBe(0);
+    expect(await gateway.store.sandboxes.byId(created.metadata!.id)).toBeUndefined();
+    expect(await gateway.store.idBlocks.all()).toEqual([]);
+    expect(await gateway.store.policies.latest(created.metadata!.id)).toBeUndefined();
+    await expect(gateway.get()).rejects.toMatchObject({ code: Code.NotFound, rawMessage: "sandbox not found" });
+  });
+
+  it("stops and starts as a new generation that is launched once", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    const stopped = await gateway.client.stopSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect(stopped.sandbox?.status?.phase).toBe(SandboxPhase.STOPPED);
+    const again = await gateway.client.stopSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect(again.sandbox?.status?.phase).toBe(SandboxPhase.STOPPED);
+    const started = await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect(started.sandbox?.status?.phase).toBe(SandboxPhase.STARTING);
+    await gateway.phase(SandboxPhase.READY);
+    expect([...gateway.driver.launches]).toEqual([
+      [`${metadata!.id}/1`, 1],
+      [`${metadata!.id}/2`, 1],
+    ]);
+  });
+
+  it.each([
+    [0, SandboxPhase.COMPLETED, "MainProcessCompleted"],
+    [7, SandboxPhase.ERROR, "MainProcessFailed"],
+  ])("records exit code %i of the main process and gives compute back", async (code, phase, reason) => {
+    const { metadata } = await gateway.create({ spec: { command: ["true"] } });
+    await gateway.phase(SandboxPhase.READY);
+    gateway.host!.attached.get(metadata!.id)!.exit(code);
+    const ended = await gateway.phase(phase);
+    expect(ended.status?.exitCode).toBe(code);
+    expect(ended.status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({ status: "False", reason });
+    await gateway.until(() => gateway.driver.sandboxes.get(metadata!.id)?.running === undefined, "compute released");
+    await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect((await gateway.phase(SandboxPhase.READY)).status?.exitCode).toBeUndefined();
+  });
+
+  it("deletes an ephemeral sandbox once its main process has ended", async () => {
+    const { metadata } = await gateway.create({ annotations: { "openshell.nvidia.com/retention": "ephemeral" } });
+    await gateway.phase(SandboxPhase.READY);
+    gateway.host!.attached.get(metadata!.id)!.exit(3);
+    await gateway.until(async () => (await gateway.store.sandboxes.byId(metadata!.id)) === undefined, "deleted");
+    expect(gateway.driver.sandboxes.size).toBe(0);
+  });
+
+  it("attaches to the main process from before it runs until after it has ended", async () => {
+    gateway.configureHost = (host) => {
+      host.relay = async (relay) => {
+        expect((await relay.down.next()).value.message.case).toBe("attach");
+        await relay.send({ case: "stdout", value: { data: Buffer.from("late") } });
+        await relay.send({ case: "exit", value: { exitCode: 5 } });
+      };
+    };
+    const { metadata } = await gateway.create({
+      awaitMainProcessAttachment: true,
+      annotations: { "openshell.nvidia.com/retention": "ephemeral" },
+    });
+    await gateway.until(() => gateway.host?.attached.get(metadata!.id)?.accepted !== undefined, "accepted");
+    expect(gateway.host!.attached.get(metadata!.id)!.mainProcess?.awaitAttachment).toBe(true);
+    gateway.host!.attached.get(metadata!.id)!.exit(5);
+    await gateway.phase(SandboxPhase.ERROR);
+    const seen = [];
+    const start = { workspaceScope: gateway.scope, sandbox: "box" };
+    const input = (async function* () {
+      yield { payload: { case: "start" as const, value: start } };
+    })();
+    const headers = { "openshell-attach": "main-process" };
+    for await (const event of gateway.client.execSandboxInteractive(input, { headers })) seen.push(event.payload);
+    expect(seen.map(({ case: kind }) => kind)).toEqual(["stdout", "exit"]);
+    await gateway.until(async () => (await gateway.store.sandboxes.byId(metadata!.id)) === undefined, "deleted");
+  });
+
+  it("re-attaches after the host died, without starting the workload again", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    gateway.killHost();
+    await gateway.until(() => gateway.host?.attached.get(metadata!.id)?.accepted !== undefined, "attached again");
+    expect(gateway.host!.attached.get(metadata!.id)!.accepted?.mainProcess).toBeUndefined();
+    expect(gateway.workloads.get(`${metadata!.id}/1`)?.started).toBe(1);
+    expect(gateway.driver.launches.get(`${metadata!.id}/1`)).toBe(1);
+  });
+
+  it("reports a sandbox whose processes vanished, and never starts them again by itself", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    gateway.driver.end(metadata!.id);
+    gateway.killHost();
+    const failed = await gateway.phase(SandboxPhase.ERROR);
+    expect(failed.status?.exitCode).toBeUndefined();
+    expect(failed.status?.conditions.find(({ type }) => type === "Ready")?.reason).toMatch(
+      /ComputeResourceMissing|SandboxEnded/,
+    );
+    expect(gateway.driver.launches.get(`${metadata!.id}/1`)).toBe(1);
+  });
+
+  it("says UNAVAILABLE, not a code, when the host dies under a command", async () => {
+    gateway.configureHost = (host) => {
+      host.relay = async (relay) => {
+        await relay.down.next();
+        await relay.send({ case: "stdout", value: { data: Buffer.from("begun") } });
+        relay.kill();
+      };
+    };
+    await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    const seen: (string | undefined)[] = [];
+    const run = async (): Promise<void> => {
+      for await (const event of gateway.client.execSandbox({
+        workspaceScope: gateway.scope,
+        sandbox: "box",
+        command: ["x"],
+      })) {
+        seen.push(event.payload.case);
+      }
+    };
+    const error = await run().catch((reason: unknown) => ConnectError.from(reason));
+    expect(error).toMatchObject({ code: Code.Unavailable });
+    expect((error as ConnectError).rawMessage).toMatch(/outcome of the command is unknown/);
+    expect(seen).not.toContain("exit");
+  });
+});

@@ -1,0 +1,124 @@
+import type {
+  ComputeDriver,
+  DeleteResult,
+  DriverCapabilities,
+  DriverEvent,
+  DriverSandbox,
+  SandboxIntent,
+  StartedSandbox,
+} from "@openshell/drivers/driver.ts";
+import { BoundedQueue } from "../../sessions/queue.ts";
+
+export const BOOT = "boot-1";
+
+/** A driver whose sandboxes are entries of a map; it outlives the gateways of a test, as init does. */
+export class FakeDriver implements ComputeDriver {
+  readonly name = "local";
+  readonly capabilities: DriverCapabilities = {
+    driverName: "fake",
+    driverVersion: "0",
+    cpuLimit: false,
+    memoryLimit: false,
+    gpu: false,
+    captureMode: "nft",
+    identityMode: "root",
+  };
+  readonly sandboxes = new Map<string, DriverSandbox>();
+  /** `create`, `start`, `stop`, `delete` with the sandbox's id, in order. */
+  readonly calls: string[] = [];
+  /** How often each generation's init was started: `id/generation`. */
+  readonly launches = new Map<string, number>();
+  /** Called before each operation; may throw. */
+  before: (operation: string, sandboxId: string) => Promise<void> | void = () => {};
+  /** Called after each operation has taken effect, before it is reported; may throw. */
+  after: (operation: string, sandboxId: string) => Promise<void> | void = () => {};
+  onEnd: (sandboxId: string) => void = () => {};
+  #events = new BoundedQueue<DriverEvent>(100);
+
+  async validate(): Promise<void> {}
+
+  create(intent: SandboxIntent): Promise<StartedSandbox> {
+    return this.#launch("create", intent);
+  }
+
+  start(intent: SandboxIntent): Promise<StartedSandbox> {
+    return this.#launch("start", intent);
+  }
+
+  async #launch(operation: string, intent: SandboxIntent): Promise<StartedSandbox> {
+    const { sandboxId, generation, name, workspace } = intent;
+    await this.#step(operation, sandboxId, () => {
+      if (intent.nonce.length !== 32) throw new Error("no nonce");
+      const current = this.sandboxes.get(sandboxId);
+      if (current?.running !== undefined && current.generation === generation) return;
+      if (current?.running !== undefined) throw new Error("another generation runs");
+      const key = `${sandboxId}/${generation}`;
+      this.launches.set(key, (this.launches.get(key) ?? 0) + 1);
+      const running: StartedSandbox = {
+        sandboxId,
+        generation,
+        record: { bootId: BOOT, pid: 1, startTime: 1n },
+        boundary: { kind: "local", socketPath: `/run/${sandboxId}`, netnsCookie: 1n },
+        layout: {
+          home: "/home/agent",
+          workingDirectory: "/home/agent",
+          uid: 1000,
+          gid: 1000,
+          readOnlyPaths: [],
+          readWritePaths: [],
+          environment: {},
+        },
+        isolation: [],
+      };
+      this.sandboxes.set(sandboxId, { sandboxId, generation, name, workspace, running });
+    });
+    return this.sandboxes.get(sandboxId)!.running!;
+  }
+
+  async stop(sandboxId: string): Promise<void> {
+    await this.#step("stop", sandboxId, () => this.end(sandboxId));
+  }
+
+  async delete(sandboxId: string): Promise<DeleteResult> {
+    let existed = false;
+    await this.#step("delete", sandboxId, () => {
+      this.end(sandboxId);
+      existed = this.sandboxes.delete(sandboxId);
+    });
+    return { existed };
+  }
+
+  async inspect(sandboxId: string): Promise<DriverSandbox | undefined> {
+    return this.sandboxes.get(sandboxId);
+  }
+
+  async list(): Promise<readonly DriverSandbox[]> {
+    return [...this.sandboxes.values()];
+  }
+
+  watch(signal: AbortSignal): AsyncIterable<DriverEvent> {
+    const queue = new BoundedQueue<DriverEvent>(100);
+    this.#events = queue;
+    signal.addEventListener("abort", () => queue.close(), { once: true });
+    return queue;
+  }
+
+  /** Init ends, for whatever reason. */
+  end(sandboxId: string): void {
+    const current = this.sandboxes.get(sandboxId);
+    if (current?.running === undefined) return;
+    const { generation, record } = current.running;
+    this.sandboxes.set(sandboxId, { ...current, running: undefined });
+    this.onEnd(sandboxId);
+    this.#events.offer({ kind: "ended", sandboxId, generation, record });
+  }
+
+  async #step(operation: string, sandboxId: string, effect: () => void): Promise<void> {
+    this.calls.push(`${operation} ${sandboxId}`);
+    await this.before(operation, sandboxId);
+    effect();
+    await this.after(operation, sandboxId);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {}
+}
