@@ -73,7 +73,7 @@ struct sandbox {
   uint64_t netns_cookie;
   uint32_t host_uid;       /* the host's uid as seen from inside */
   bool privileged, inside_root, ipv6;
-  int control, link, freeze_file, freeze_procs, init_pid_fd;
+  int control, link, freeze_file, freeze_state, freeze_procs, init_pid_fd;
 };
 extern struct sandbox box;
 

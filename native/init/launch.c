@@ -59,21 +59,23 @@ static int bind_control(void) {
   return 0;
 }
 
-static int open_in(const char *folder, const char *name) {
+static int open_in(const char *folder, const char *name, int flags) {
   char path[512];
   snprintf(path, sizeof path, "%s/%s", folder, name);
-  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  int fd = open(path, flags | O_CLOEXEC);
   return fd < 0 ? failed("freezer", path) : fd;
 }
 
 /* Opened with the caller's rights: the kernel checks those of the opener. */
 static int open_freezer(void) {
   struct plan *p = &box.plan;
-  box.freeze_file = box.freeze_procs = -1;
+  bool v2 = p->freezer == FREEZER_V2;
+  box.freeze_file = box.freeze_state = box.freeze_procs = -1;
   if (p->freezer == FREEZER_SIGNALS) return 0;
-  box.freeze_file = open_in(p->freezer_folder, p->freezer == FREEZER_V2 ? "cgroup.freeze" : "freezer.state");
-  box.freeze_procs = open_in(p->freezer_folder, "cgroup.procs");
-  return box.freeze_file < 0 || box.freeze_procs < 0 ? -1 : 0;
+  box.freeze_file = open_in(p->freezer_folder, v2 ? "cgroup.freeze" : "freezer.state", O_WRONLY);
+  box.freeze_state = open_in(p->freezer_folder, v2 ? "cgroup.events" : "freezer.state", O_RDONLY);
+  box.freeze_procs = open_in(p->freezer_folder, "cgroup.procs", O_WRONLY);
+  return box.freeze_file < 0 || box.freeze_state < 0 || box.freeze_procs < 0 ? -1 : 0;
 }
 
 /* The first cgroup v2 folder among the plan's: the child is born in it, which spares a migration. */

@@ -51,7 +51,7 @@ static int take_link(int sync) {
 static int close_strangers(int sync) {
   int keep[LISTENERS_MAX + 16], n = 0;
   for (int fd = 0; fd < 3; fd++) keep[n++] = fd;
-  const int own[] = {sync, box.control, box.link, box.freeze_file, box.freeze_procs, box.init_pid_fd};
+  const int own[] = {sync, box.control, box.link, box.freeze_file, box.freeze_state, box.freeze_procs, box.init_pid_fd};
   for (size_t i = 0; i < sizeof own / sizeof *own; i++) keep[n++] = own[i];
   for (uint32_t i = 0; i < box.listeners; i++) keep[n++] = box.listener[i].fd;
   close_except(keep, n);

@@ -30,6 +30,9 @@ export interface Boundary extends AsyncDisposable {
   saveState(blob: Uint8Array): Promise<void>;
   /** What the predecessor saved; empty when there is none. */
   loadState(): Promise<Uint8Array>;
+  /** Lets the workload of a re-attached boundary run again, which stays frozen from the loss of its host until this host serves its sockets. Nothing happens otherwise. */
+  resume(): Promise<void>;
+  /** Until `thaw`, also across hosts. */
   freeze(): Promise<void>;
   thaw(): Promise<void>;
   /** SIGTERM to the main process, SIGKILL to everything after `graceMs`; resolves when init is gone. */

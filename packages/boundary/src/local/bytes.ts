@@ -105,6 +105,11 @@ export class ByteReader {
     return Buffer.from(this.#buffer.subarray(at, at + size));
   }
 
+  /** A copy of everything not read yet. */
+  remaining(): Buffer {
+    return Buffer.from(this.#buffer.subarray(this.#step(this.rest)));
+  }
+
   string(): string {
     const text = this.bytes().toString("utf8");
     if (this.u8() !== 0) throw new RangeError("string without its terminating zero");
