@@ -47,7 +47,7 @@ export const compatibility: Readonly<Record<RpcName, RpcState>> = {
   listSandboxTemplates: planned,
   deleteSandboxTemplate: planned,
 
-  listSandboxProviders: until("Read spec.providers with GetSandbox"),
+  listSandboxProviders: built,
   attachSandboxProvider: until("Name providers when the sandbox is created"),
   detachSandboxProvider: until("Create a sandbox without the provider"),
   getSandboxProviderStatus: planned,
@@ -82,7 +82,7 @@ export const compatibility: Readonly<Record<RpcName, RpcState>> = {
   rotateProviderCredential: until("Send the new value with UpdateProvider"),
   deleteProviderRefresh: planned,
 
-  getSandboxConfig: until("Read the policy with GetSandboxPolicyStatus"),
+  getSandboxConfig: built,
   getGatewayConfig: planned,
   updateConfig: built,
   getSandboxPolicyStatus: built,
@@ -98,8 +98,8 @@ export const compatibility: Readonly<Record<RpcName, RpcState>> = {
   getDraftHistory: planned,
 
   createWorkspace: until('Use the workspace "default"'),
-  getWorkspace: planned,
-  listWorkspaces: planned,
+  getWorkspace: built,
+  listWorkspaces: built,
   deleteWorkspace: planned,
   addWorkspaceMember: planned,
   removeWorkspaceMember: planned,
