@@ -14,7 +14,8 @@ enum {
 struct attr { uint64_t set, clear, propagation, userns; };
 
 static int set_attr(int tree, const char *path, unsigned flags, uint64_t attrs, int userns) {
-  struct attr a = {.set = attrs, .userns = userns < 0 ? 0 : (uint64_t)userns};
+  /* A clone of a shared mount is its peer: what is mounted below it would appear on the host as well. */
+  struct attr a = {.set = attrs, .propagation = MS_PRIVATE, .userns = userns < 0 ? 0 : (uint64_t)userns};
   return (int)syscall(SYS_mount_setattr, tree, path, flags, &a, sizeof a);
 }
 
