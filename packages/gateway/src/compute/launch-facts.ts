@@ -1,3 +1,4 @@
+import type { SandboxPolicy } from "@openshell/api";
 import { RuntimeError } from "@openshell/base";
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import type { GatewayDeps } from "../deps.ts";
@@ -11,8 +12,9 @@ type Deps = Pick<GatewayDeps, "store" | "vault" | "inspectionCas" | "config"> & 
 export function launchFacts(deps: Deps): (record: SandboxRecord) => Promise<LaunchFacts> {
   const { store, vault, inspectionCas, config, driver } = deps;
   return async (record) => {
-    const [ca, secret, block] = await Promise.all([
+    const [ca, latest, secret, block] = await Promise.all([
       inspectionCas.of(record.workspace),
+      store.policies.latest(record.id),
       store.secrets.get(record.id, NONCE_SECRET),
       driver.capabilities.identityMode === "root" ? store.idBlocks.of(record.id) : undefined,
     ]);
@@ -30,8 +32,15 @@ export function launchFacts(deps: Deps): (record: SandboxRecord) => Promise<Laun
       idBlock: block?.index,
       ca,
       policy: record.spec.policy,
+      endpointPorts: endpointPorts(latest?.policy ?? record.spec.policy),
       volumes: localVolumes(record.spec.template?.driverConfig).volumes,
       config,
     };
   };
+}
+
+function endpointPorts(policy: SandboxPolicy | undefined): readonly number[] {
+  const endpoints = Object.values(policy?.networkPolicies ?? {}).flatMap((rule) => rule.endpoints);
+  const ports = endpoints.flatMap((endpoint) => (endpoint.ports.length > 0 ? endpoint.ports : [endpoint.port]));
+  return [...new Set(ports.filter((port) => port > 0))].toSorted((a, b) => a - b);
 }

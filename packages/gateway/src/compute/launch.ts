@@ -28,7 +28,10 @@ export interface LaunchFacts {
   readonly nonce: Uint8Array;
   readonly idBlock: number | undefined;
   readonly ca: InspectionCaMaterial;
+  /** What the sandbox was created with: its process section holds for life. */
   readonly policy: SandboxPolicy | undefined;
+  /** Ports that the policy in force names. */
+  readonly endpointPorts: readonly number[];
   readonly volumes: readonly VolumeRequest[];
   readonly config: GatewayConfig;
 }
