@@ -1,16 +1,23 @@
-import type { Fields } from "./http1/fields.ts";
+import {
+  type CredentialGeneration,
+  containsMarker,
+  REDACTED,
+  redactPlaceholders,
+  type UsedCredential,
+} from "@openshell/credentials";
+import { Fields } from "./http1/fields.ts";
 
-/** What the data path asks about credentials. The answer of one call comes from one generation. */
+/** What the data path asks about credentials. The answers of one object come from one generation. */
 export interface CredentialSource {
   /** Replaces the placeholders of one request; decided only after the request itself was allowed. */
   rewrite(request: CredentialRequest): CredentialResult;
-  /** A credential that was injected earlier may still be used there. Asked about requests in flight after a change. */
-  allows(identity: string, host: string, port: number, path: string): boolean;
+  /** Credentials that were injected earlier may still be used there. Asked about requests in flight after a change. */
+  allows(identity: string, endpoint: CredentialEndpoint): boolean;
   /** Text that may carry placeholders or key names, made fit for events and errors. */
   redact(text: string): string;
 }
 
-export interface CredentialRequest {
+export interface CredentialEndpoint {
   readonly host: string;
   readonly port: number;
   /** Verified TLS to the destination; false is plain http. */
@@ -21,21 +28,26 @@ export interface CredentialRequest {
   readonly provider: string | undefined;
   /** Canonical. */
   readonly path: string;
+}
+
+export interface CredentialRequest extends CredentialEndpoint {
   readonly query: string | undefined;
   readonly fields: Fields;
 }
 
 export type CredentialResult =
-  | { readonly kind: "none" }
+  /** Nothing to replace. `scanBody`: credentials may be used here, so a placeholder in the body must not get through. */
+  | { readonly kind: "none"; readonly scanBody: boolean }
   | {
       readonly kind: "injected";
       readonly fields: Fields;
       readonly path: string;
       readonly query: string | undefined;
-      /** What must not come back: every spelling that was written, with what stands for it. */
-      readonly secrets: readonly InjectedSecret[];
+      /** What the response is searched for. */
+      readonly used: readonly UsedCredential[];
       /** Stable over rotations; part of the pool key. */
       readonly identity: string;
+      readonly scanBody: boolean;
     }
   | {
       readonly kind: "denied";
@@ -47,14 +59,94 @@ export type CredentialResult =
       readonly next: string;
     };
 
-export interface InjectedSecret {
-  readonly value: string;
-  readonly placeholder: string;
+/** The credentials of one generation, as the data path sees them. `now` is the wall clock, for expiry. */
+export function createCredentialSource(generation: CredentialGeneration, now: () => number): CredentialSource {
+  return {
+    redact,
+    rewrite(request) {
+      const credentials = generation.forEndpoint(endpointRequest(request, now()));
+      const target = request.query === undefined ? request.path : `${request.path}?${request.query}`;
+      if (!mayHoldPlaceholder(request.fields) && !containsMarker(target)) {
+        return { kind: "none", scanBody: credentials.credentialed };
+      }
+      const { fields } = request;
+      const head = credentials.rewriteHeaders(fields.names.map((name, index) => [name, fields.values[index]!]));
+      if (!head.ok) return { kind: "denied", ...head };
+      const line = credentials.rewriteTarget(target);
+      if (!line.ok) return { kind: "denied", ...line };
+      if (head.replaced + line.replaced === 0) return { kind: "none", scanBody: credentials.credentialed };
+      const rewritten = new Fields();
+      for (const [name, value] of head.value) rewritten.add(name, value);
+      const mark = line.value.indexOf("?");
+      const used = [...head.used, ...line.used];
+      return {
+        kind: "injected",
+        fields: rewritten,
+        path: mark === -1 ? line.value : line.value.slice(0, mark),
+        query: mark === -1 ? undefined : line.value.slice(mark + 1),
+        used,
+        identity: [...new Set(used.map(({ placeholder }) => placeholder))].sort().join(" "),
+        scanBody: true,
+      };
+    },
+    allows(identity, endpoint) {
+      const credentials = generation.forEndpoint(endpointRequest(endpoint, now()));
+      return credentials.rewriteHeaders(identity.split(" ").map((placeholder) => ["authorization", placeholder])).ok;
+    },
+  };
 }
 
-/** A sandbox without any credential. */
+function endpointRequest(
+  endpoint: CredentialEndpoint,
+  now: number,
+): Parameters<CredentialGeneration["forEndpoint"]>[0] {
+  const { secure, allowUninspected, host, port, path, provider } = endpoint;
+  return {
+    scheme: secure ? "https" : "http",
+    verifiedTls: secure,
+    allowPlaintext: allowUninspected,
+    host,
+    port,
+    path,
+    provider,
+    now,
+  };
+}
+
+function mayHoldPlaceholder(fields: Fields): boolean {
+  for (let i = 0; i < fields.length; i += 1) {
+    if (containsMarker(fields.values[i]!) || containsMarker(fields.names[i]!)) return true;
+    // Basic hides what it carries in base64.
+    if (/^basic[ \t]/i.test(fields.values[i]!)) return true;
+  }
+  return false;
+}
+
+function redact(text: string): string {
+  return containsMarker(text) ? redactPlaceholders(text, REDACTED) : text;
+}
+
+/** A sandbox without any credential: a placeholder still goes nowhere. */
 export const NO_CREDENTIALS: CredentialSource = {
-  rewrite: () => ({ kind: "none" }),
+  redact,
   allows: () => false,
-  redact: (text) => text,
+  rewrite(request) {
+    const { path, query, fields } = request;
+    if (!mayHoldPlaceholder(fields) && !containsMarker(path) && !containsMarker(query ?? "")) {
+      return { kind: "none", scanBody: false };
+    }
+    if (!hasMarker(fields) && !containsMarker(path) && !containsMarker(query ?? ""))
+      return { kind: "none", scanBody: false };
+    return {
+      kind: "denied",
+      status: 500,
+      code: "credential_unavailable",
+      message: "the placeholder names no credential of this sandbox",
+      next: "Attach the provider to the sandbox and start the process again.",
+    };
+  },
 };
+
+function hasMarker(fields: Fields): boolean {
+  return fields.values.some(containsMarker) || fields.names.some(containsMarker);
+}

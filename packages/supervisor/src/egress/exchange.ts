@@ -1,8 +1,8 @@
 import type { SecureContext } from "node:tls";
 import { RuntimeError } from "@openshell/base";
+import { ResponseScrubber, type UsedCredential } from "@openshell/credentials";
 import type { AddressBytes } from "./address.ts";
 import type { Channel } from "./channel.ts";
-import type { InjectedSecret } from "./credential-source.ts";
 import { type Authority, formatAuthority } from "./host-name.ts";
 import { type Body, openBody } from "./http1/body.ts";
 import type { Fields } from "./http1/fields.ts";
@@ -17,7 +17,7 @@ import {
   SCRUB_WHOLE_BYTES,
   UPSTREAM_IDLE_MS,
 } from "./limits.ts";
-import { decodeBody, decodersFor, Scrubber, scrubBody } from "./scrub.ts";
+import { decodeBody, decodersFor, guardBody, scrubBody, scrubFields } from "./scrub.ts";
 import type { Upstream, UpstreamPool } from "./upstream-pool.ts";
 
 /** One request that was allowed, ready to be sent. */
@@ -30,7 +30,10 @@ export interface Outgoing {
   readonly destination: Authority;
   readonly addresses: readonly AddressBytes[];
   readonly tls: SecureContext | undefined;
-  readonly secrets: readonly InjectedSecret[];
+  /** Credentials in the head; the response is searched for them. */
+  readonly used: readonly UsedCredential[];
+  /** Refuses placeholders in the body. */
+  readonly scanBody: boolean;
   readonly credential: string;
   /** Adds Via, as the explicit proxy does. */
   readonly via: boolean;
@@ -43,11 +46,15 @@ export interface ExchangeHooks {
   onResponse(status: number): void;
   /** Credentials were found in the response and replaced. */
   onLeak(): void;
+  /** The request body holds a placeholder; the request was broken off. */
+  onMarker(): void;
 }
 
 /** `keep`: both messages are complete and the client may send another. `close`: complete, the connection ends in order. `broken`: the client must see a break. `unanswered`: nothing was sent to the client. */
 export type ExchangeResult =
   | { readonly kind: "keep" | "close" | "broken" }
+  /** The client's own body cannot be passed on; nothing was sent to the client. */
+  | { readonly kind: "rejected"; readonly error: unknown }
   | { readonly kind: "unanswered"; readonly error: unknown; readonly bodyDone: boolean };
 
 /** What may be sent twice (RFC 9110 §9.2.2), when there is no body to lose. */
@@ -74,7 +81,8 @@ export async function exchange(
   hooks: ExchangeHooks,
 ): Promise<ExchangeResult> {
   const { head } = outgoing;
-  const body = openBody(client, head.framing);
+  const plain = openBody(client, head.framing);
+  const body = outgoing.scanBody && head.framing.kind !== "none" ? guardBody(plain, hooks.onMarker) : plain;
   const repeatable = head.framing.kind === "none" && REPEATABLE.has(head.method);
   let attempt = 0;
   for (;;) {
@@ -166,7 +174,7 @@ async function attemptOn(
       );
       channel.uncork();
     }
-    const scrubber = outgoing.secrets.length === 0 ? undefined : new Scrubber(outgoing.secrets);
+    const scrubber = outgoing.used.length === 0 ? undefined : new ResponseScrubber(outgoing.used);
     const response = await readResponse(channel, client, head, scrubber);
     hooks.onResponse(response.status);
     const result = await respond(channel, client, head, response, scrubber, () => bodySent, hooks);
@@ -176,7 +184,8 @@ async function attemptOn(
       return { kind: "reusable", close: result === "close" };
     return { kind: result };
   } catch (error) {
-    if (clientFailure !== undefined || client.closed) return { kind: "broken" };
+    if (client.closed) return { kind: "broken" };
+    if (clientFailure !== undefined) return { kind: "rejected", error: clientFailure };
     return unanswered(error, body);
   } finally {
     // Never left behind: the copy ends with the connection at the latest.
@@ -216,7 +225,7 @@ function clientBody(body: Body, onFailure: (error: unknown) => void): Body {
 function requestText(outgoing: Outgoing): string {
   const { head, path, query, destination } = outgoing;
   const fields = endToEnd(outgoing.fields, head.connection, SKIP_REQUEST);
-  if (outgoing.secrets.length > 0) {
+  if (outgoing.used.length > 0) {
     // The response is searched for what was injected, so it has to come uncompressed.
     fields.set("Accept-Encoding", "identity");
   }
@@ -236,7 +245,7 @@ async function readResponse(
   upstream: Channel,
   client: Channel,
   head: RequestHead,
-  scrubber: Scrubber | undefined,
+  scrubber: ResponseScrubber | undefined,
 ): Promise<ResponseHead> {
   for (let interim = 0; ; interim += 1) {
     const bytes = await readHead(upstream, RESPONSE_HEAD_BYTES, RESPONSE_HEAD_MS, RESPONSE_HEAD_MS);
@@ -252,7 +261,7 @@ async function readResponse(
     if (head.minor === 0) continue;
     const fields = endToEnd(response.fields, response.connection);
     fields.remove("content-length");
-    scrubber?.scrubFields(fields);
+    if (scrubber !== undefined) scrubFields(fields, scrubber);
     const reason = scrubber?.scrubText(response.reason) ?? response.reason;
     const wait = client.write(formatHead(`HTTP/1.1 ${response.status} ${reason}`, fields), BODY_IDLE_MS, "latin1");
     if (wait !== undefined) await wait;
@@ -264,7 +273,7 @@ async function respond(
   client: Channel,
   head: RequestHead,
   response: ResponseHead,
-  scrubber: Scrubber | undefined,
+  scrubber: ResponseScrubber | undefined,
   bodySent: () => boolean,
   hooks: ExchangeHooks,
 ): Promise<"keep" | "close" | "broken"> {
@@ -294,9 +303,9 @@ async function respond(
     } else framing = "chunked";
   }
   if (scrubber !== undefined) {
-    scrubber.scrubFields(fields);
+    scrubFields(fields, scrubber);
     reason = scrubber.scrubText(reason);
-    if (scrubber.found > 0) hooks.onLeak();
+    if (scrubber.replacements > 0) hooks.onLeak();
   }
 
   let close = !head.keepAlive || !bodySent();
@@ -316,7 +325,7 @@ async function respond(
   if (close) fields.add("Connection", "close", "connection");
   else if (head.minor === 0) fields.add("Connection", "keep-alive", "connection");
 
-  const foundBefore = scrubber?.found ?? 0;
+  const foundBefore = scrubber?.replacements ?? 0;
   try {
     client.cork();
     const wait = client.write(formatHead(`HTTP/1.1 ${response.status} ${reason}`, fields), BODY_IDLE_MS, "latin1");
@@ -332,7 +341,7 @@ async function respond(
     // The head is out: only a break tells the client that the rest is missing.
     return "broken";
   } finally {
-    if (scrubber !== undefined && foundBefore === 0 && scrubber.found > 0) hooks.onLeak();
+    if (scrubber !== undefined && foundBefore === 0 && scrubber.replacements > 0) hooks.onLeak();
   }
   return close ? "close" : "keep";
 }

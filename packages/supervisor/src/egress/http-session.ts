@@ -2,6 +2,7 @@ import { RuntimeError } from "@openshell/base";
 import type { RequestAllowed, RequestDenied, RequestQuery } from "@openshell/policy/decision.ts";
 import type { Channel } from "./channel.ts";
 import type { EgressContext } from "./context.ts";
+import type { CredentialEndpoint } from "./credential-source.ts";
 import { connectionBody, type ErrorBody, formatError, requestBody } from "./denial.ts";
 import type { DecidingEngine, Origin, RequestEvent } from "./events.ts";
 import { exchange, type Outgoing } from "./exchange.ts";
@@ -57,7 +58,7 @@ interface Active {
   readonly target: Target;
   readonly query: RequestQuery;
   readonly fixed: Pick<RequestEvent, "method" | "host" | "port" | "path">;
-  credential: string;
+  readonly credential: { readonly identity: string; readonly endpoint: CredentialEndpoint } | undefined;
   upstream: Upstream | undefined;
   ended: boolean;
 }
@@ -116,8 +117,8 @@ export class HttpSession {
     const { target, query, fixed } = active;
     const refusal = target.reconsider(next, this.#flow.owners);
     const denied = refusal ?? this.#firstDenied(next, target, query);
-    const revoked =
-      active.credential !== "" && !next.credentials.allows(active.credential, target.host, target.port, query.path);
+    const { credential } = active;
+    const revoked = credential !== undefined && !next.credentials.allows(credential.identity, credential.endpoint);
     if (denied === undefined && !revoked) return false;
     active.ended = true;
     this.#report(next, fixed, {
@@ -198,20 +199,22 @@ export class HttpSession {
     decision: RequestAllowed,
   ): Promise<Next> {
     const secure = this.#options.scheme === "https";
-    const credentials = generation.credentials.rewrite({
+    const endpoint: CredentialEndpoint = {
       host: destination.host,
       port: destination.port,
       secure,
       allowUninspected: target.access.allowUninspectedCredentials,
       provider: decision.credentialProvider,
       path: canonical.path,
-      query: canonical.query,
-      fields: head.fields,
-    });
+    };
+    const credentials = generation.credentials.rewrite({ ...endpoint, query: canonical.query, fields: head.fields });
     const injected = credentials.kind === "injected" ? credentials : undefined;
     if (credentials.kind === "denied") {
       if (credentials.code === "credential_endpoint_mismatch") this.#mismatchFinding(destination, decision.policy);
-      const { status, code, message, next } = credentials;
+      const { status, message, next } = credentials;
+      // The reference names a credential that cannot be resolved differently on its explicit plain connections.
+      const forward = this.#options.target === undefined && credentials.code === "credential_unavailable";
+      const code = forward ? "credential_injection_failed" : credentials.code;
       return this.#answer(head, canonical, {
         status,
         code,
@@ -242,7 +245,7 @@ export class HttpSession {
       target,
       query,
       fixed: { method: head.method, host: destination.host, port: destination.port, path },
-      credential: injected?.identity ?? "",
+      credential: injected === undefined ? undefined : { identity: injected.identity, endpoint },
       upstream: undefined,
       ended: false,
     };
@@ -254,7 +257,8 @@ export class HttpSession {
       destination,
       addresses: target.addresses,
       tls: secure ? generation.network.upstreamTls : undefined,
-      secrets: injected?.secrets ?? [],
+      used: injected?.used ?? [],
+      scanBody: credentials.scanBody,
       credential: injected?.identity ?? "",
       via: this.#options.target === undefined,
     };
@@ -276,8 +280,10 @@ export class HttpSession {
             status,
           }),
         onLeak: () => this.#leakFinding(destination, decision.policy),
+        onMarker: () => this.#markerFinding(destination, decision.policy),
       });
       if (active.ended) return "broken";
+      if (result.kind === "rejected") return await this.#rejected(head, canonical, decision.policy, result.error);
       if (result.kind !== "unanswered") return result.kind;
       return await this.#unreachable(head, canonical, destination, decision.policy, result.error, result.bodyDone);
     } finally {
@@ -401,6 +407,25 @@ export class HttpSession {
       keep: false,
       body: { error: "policy_denied", detail, reason, next },
     };
+  }
+
+  /** The client's body broke a rule while it was being passed on. */
+  async #rejected(head: RequestHead, canonical: CanonicalTarget, policy: string, error: unknown): Promise<Next> {
+    if (!(error instanceof RuntimeError)) return this.#unparsable(error);
+    if (error.code !== "credential_placeholder_in_request_body") return "broken";
+    const { code, message, next } = error;
+    const body = { error: code, message, next };
+    const answer: Answer = {
+      status: 403,
+      engine: "credential",
+      code,
+      reason: message,
+      next,
+      policy,
+      keep: false,
+      body,
+    };
+    return this.#answer(head, canonical, answer, "unread");
   }
 
   async #unreachable(
@@ -541,6 +566,18 @@ export class HttpSession {
       uid: "openshell.credentials.reflected",
       title: "A server sent a credential back",
       description: `A response of ${destination.host}:${destination.port} contained the credential of its request; it was replaced by its placeholder`,
+      host: destination.host,
+      port: destination.port,
+      owners: this.#flow.owners,
+      policy,
+    });
+  }
+
+  #markerFinding(destination: Authority, policy: string): void {
+    this.#context.events.finding({
+      uid: "openshell.credentials.traffic_uninspectable",
+      title: "A request body carried a credential placeholder",
+      description: `A request to ${destination.host}:${destination.port} was broken off: placeholders in bodies are not replaced there`,
       host: destination.host,
       port: destination.port,
       owners: this.#flow.owners,

@@ -310,6 +310,7 @@ export class Fixture implements AsyncDisposable {
   async #serve(server: Server | HttpServer, host: string, port: number): Promise<number> {
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
     this.#servers.push(server);
+    server.on("connection", (socket: Socket) => socket.on("error", () => undefined));
     const local = (server.address() as AddressInfo).port;
     this.routes.set(`${HOSTS[host] ?? host}:${port}`, local);
     return local;
@@ -343,7 +344,7 @@ export class Fixture implements AsyncDisposable {
     const secure = tlsConnect({ socket, servername, ca: this.inspectionCa.certificatePem, ALPNProtocols: alpn });
     return new Promise((resolve, reject) => {
       secure.once("secureConnect", () => resolve(secure));
-      secure.once("error", reject);
+      secure.on("error", reject);
       secure.once("close", () => reject(new Error("closed")));
     });
   }
