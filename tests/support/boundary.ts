@@ -1,11 +1,19 @@
+import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { existsSync, lstatSync, mkdirSync, mkdtempSync, readlinkSync, rmSync } from "node:fs";
+import { closeSync, existsSync, lstatSync, mkdirSync, mkdtempSync, readlinkSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { CaptureMode } from "@openshell/boundary";
+import type { Readable } from "node:stream";
+import type { CaptureMode, ExitStatus, Restrictions, SandboxProcess, SpawnSpec } from "@openshell/boundary";
+import { type AttachOptions, attachLocalBoundary } from "@openshell/boundary/local/attach.ts";
+import { compileLandlock } from "@openshell/boundary/local/compile/landlock.ts";
 import { captureNftBatch } from "@openshell/boundary/local/compile/nft.ts";
+import { agentRlimits } from "@openshell/boundary/local/compile/rlimits.ts";
 import { captureRoutes } from "@openshell/boundary/local/compile/route.ts";
+import { compileSeccomp, filterArchitecture } from "@openshell/boundary/local/compile/seccomp.ts";
 import { compileSkLookup } from "@openshell/boundary/local/compile/sk-lookup.ts";
+import { type LaunchedSandbox, launchSandbox } from "@openshell/boundary/local/launch.ts";
+import type { LocalBoundary } from "@openshell/boundary/local/local-boundary.ts";
 import type { LaunchPlan, RootStep } from "@openshell/boundary/local/plan.ts";
 
 /** Ids of the agent inside a test sandbox when the tests run as root. */
@@ -103,4 +111,143 @@ function baseSteps(uid: number, gid: number): RootStep[] {
     { kind: "dev", target: "/dev" },
   );
   return steps;
+}
+
+let built: string | undefined;
+
+/** Folder of `openshell-init` and the addon: `OPENSHELL_DIST/native`, else built once for this test file. */
+export function nativeParts(): string {
+  const dist = process.env["OPENSHELL_DIST"];
+  if (dist !== undefined) return join(dist, "native");
+  if (built === undefined) {
+    const folder = mkdtempSync(join(tmpdir(), "osb-dist-"));
+    execFileSync(join(import.meta.dirname, "../../native/build.sh"), [join(folder, "native")]);
+    process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
+    process.env["OPENSHELL_DIST"] = folder;
+    built = join(folder, "native");
+  }
+  return built;
+}
+
+/** What binds the agent in these tests: the real filter and ruleset, home writable. */
+export function testRestrictions(): Restrictions {
+  return {
+    landlock: compileLandlock(
+      {
+        readOnly: [],
+        readWrite: ["/home/agent"],
+        includeWorkdir: false,
+        workingDirectory: "/home/agent",
+        layoutReadOnly: [],
+        layoutReadWrite: [],
+        compatibility: "best_effort",
+      },
+      7,
+    ),
+    seccomp: compileSeccomp(filterArchitecture(process.arch) ?? "x64"),
+    rlimits: agentRlimits(),
+    umask: 0o022,
+  };
+}
+
+export interface Outcome {
+  readonly status: ExitStatus;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** Everything a stream gives until its end. Call it at once: output is not kept for later. */
+export async function collect(stream: Readable | NodeJS.ReadableStream | undefined): Promise<Buffer> {
+  const parts: Buffer[] = [];
+  if (stream === undefined) return Buffer.alloc(0);
+  for await (const part of stream as AsyncIterable<Buffer>) parts.push(part);
+  return Buffer.concat(parts);
+}
+
+export async function outcome(process: SandboxProcess): Promise<Outcome> {
+  const [status, stdout, stderr] = await Promise.all([process.exit, collect(process.stdout), collect(process.stderr)]);
+  return { status, stdout: stdout.toString(), stderr: stderr.toString() };
+}
+
+export const testEnv = { PATH: "/usr/bin:/bin", HOME: "/home/agent", LANG: "C.UTF-8" } as const;
+
+export function command(argv: readonly string[], cwd = "/home/agent"): SpawnSpec {
+  return { argv, env: testEnv, cwd, stdio: { kind: "pipes" } };
+}
+
+/** A launched sandbox with one attached host. */
+export interface TestSandbox extends AsyncDisposable {
+  readonly plan: LaunchPlan;
+  readonly launched: LaunchedSandbox;
+  readonly boundary: LocalBoundary;
+  readonly outsideUid: number;
+  attachOptions(): AttachOptions;
+  /** Runs to the end, stdin closed at once. */
+  run(argv: readonly string[]): Promise<Outcome>;
+}
+
+export interface TestSandboxOptions extends TestPlanOptions {
+  /** Default true: restrictions are applied, so that processes can be spawned. */
+  readonly confirm?: boolean;
+}
+
+/** Launches, attaches and confirms. Disposing ends init whatever state it is in. */
+export async function openSandbox(options: TestSandboxOptions = {}): Promise<TestSandbox> {
+  const test = testPlan(options);
+  const native = nativeParts();
+  const { plan, outsideUid } = test;
+  const launched = await launchSandbox(plan, { initPath: join(native, "openshell-init") });
+  const attachOptions = (): AttachOptions => ({
+    socketPath: plan.controlSocket,
+    nonce: plan.nonce,
+    instanceId: "test-host",
+    expected: { ...plan, netnsCookie: launched.netnsCookie, pid: launched.pid },
+  });
+  const end = (): void => {
+    endInit(launched.pid);
+    test[Symbol.dispose]();
+  };
+  try {
+    const boundary = await attachLocalBoundary(attachOptions());
+    if (options.confirm !== false) await boundary.confirm(testRestrictions());
+    return {
+      plan,
+      launched,
+      boundary,
+      outsideUid,
+      attachOptions,
+      async run(argv) {
+        const process = await boundary.spawn(command(argv));
+        void process.closeStdin();
+        return outcome(process);
+      },
+      async [Symbol.asyncDispose]() {
+        end();
+        await boundary.ended;
+        for (const { fd } of boundary.capture.tcp) closeQuietly(fd);
+        closeQuietly(boundary.capture.dnsUdp);
+        closeQuietly(boundary.capture.dnsTcp);
+      },
+    };
+  } catch (error) {
+    end();
+    throw error;
+  }
+}
+
+/** SIGKILL to the init of a test sandbox; the kernel ends everything inside with it. */
+export function endInit(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch {
+    // Gone already.
+  }
+}
+
+function closeQuietly(fd: number): void {
+  try {
+    closeSync(fd);
+  } catch {
+    // A test handed it to a server that has closed it.
+  }
 }

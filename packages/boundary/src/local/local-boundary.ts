@@ -191,7 +191,7 @@ export class LocalBoundary implements Boundary {
     const exited = payload.flag();
     const signaled = payload.flag();
     const status = payload.u32();
-    this.#main = new LocalProcess(this.#processHost(true), handle, pid, openStreams(ends, terminal));
+    this.#main = new LocalProcess(this.#processHost(true), handle, pid, openStreams(this.#parts.addon, ends, terminal));
     if (exited) this.#main.exited(exitStatus(signaled, status));
     else this.#processes.set(handle, this.#main);
   }
@@ -229,7 +229,12 @@ export class LocalBoundary implements Boundary {
       if (fds.length !== (terminal ? 1 : 3)) throw new RangeError("descriptors are missing");
       const handle = payload.u32();
       const pid = payload.u32();
-      const process = new LocalProcess(this.#processHost(type === FRAME_MAIN), handle, pid, openStreams(fds, terminal));
+      const process = new LocalProcess(
+        this.#processHost(type === FRAME_MAIN),
+        handle,
+        pid,
+        openStreams(this.#parts.addon, fds, terminal),
+      );
       this.#processes.set(handle, process);
       if (type === FRAME_MAIN) this.#main = process;
       return process;

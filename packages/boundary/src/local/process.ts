@@ -10,19 +10,19 @@ export interface ProcessStreams {
   readonly stdin: Duplex | Writable;
   readonly stdout: Readable;
   readonly stderr: Readable | undefined;
-  /** Of a PTY. */
-  readonly terminalFd: number | undefined;
+  readonly terminal: PtyStream | undefined;
 }
 
 /** `fds`: stdin, stdout, stderr, each undefined when init has closed it; or the terminal's master end alone. */
-export function openStreams(fds: readonly (number | undefined)[], terminal: boolean): ProcessStreams {
+export function openStreams(addon: Addon, fds: readonly (number | undefined)[], terminal: boolean): ProcessStreams {
   const [first, second, third] = fds;
   if (terminal) {
-    const stream = first === undefined ? closedSocket() : new PtyStream(first);
-    stream.on("error", ignore);
-    return { stdin: stream, stdout: stream, stderr: undefined, terminalFd: first };
+    const stream = first === undefined ? undefined : new PtyStream(first, addon.duplicate(first));
+    stream?.on("error", ignore);
+    const ends = stream ?? closedSocket();
+    return { stdin: ends, stdout: ends, stderr: undefined, terminal: stream };
   }
-  return { stdin: writer(first), stdout: reader(second), stderr: reader(third), terminalFd: undefined };
+  return { stdin: writer(first), stdout: reader(second), stderr: reader(third), terminal: undefined };
 }
 
 function ignore(): void {}
@@ -69,7 +69,7 @@ export class LocalProcess implements SandboxProcess {
   readonly stderr: Readable | undefined;
   readonly exit: Promise<ExitStatus>;
   readonly #host: ProcessHost;
-  readonly #terminalFd: number | undefined;
+  readonly #terminal: PtyStream | undefined;
   #settle: { resolve(status: ExitStatus): void; reject(error: Error): void } | undefined;
 
   constructor(host: ProcessHost, handle: number, pid: number, streams: ProcessStreams) {
@@ -79,19 +79,20 @@ export class LocalProcess implements SandboxProcess {
     this.stdin = streams.stdin;
     this.stdout = streams.stdout;
     this.stderr = streams.stderr;
-    this.#terminalFd = streams.terminalFd;
+    this.#terminal = streams.terminal;
     this.exit = new Promise((resolve, reject) => {
       this.#settle = { resolve, reject };
     });
     // Who never asks for the status must not end the host by an unhandled rejection.
     this.exit.catch(ignore);
-    if (host.closeMainStdin !== undefined && streams.terminalFd === undefined) {
+    if (host.closeMainStdin !== undefined && streams.terminal === undefined) {
       this.stdin.once("finish", () => void host.closeMainStdin?.().catch(ignore));
     }
   }
 
   /** Called by the boundary when init has reported the status. */
   exited(status: ExitStatus): void {
+    this.#terminal?.release();
     this.#settle?.resolve(status);
     this.#settle = undefined;
   }
@@ -104,6 +105,7 @@ export class LocalProcess implements SandboxProcess {
   }
 
   #destroyStreams(): void {
+    this.#terminal?.release();
     for (const stream of new Set([this.stdin, this.stdout, this.stderr])) stream?.destroy();
   }
 
@@ -113,12 +115,12 @@ export class LocalProcess implements SandboxProcess {
 
   /** Nothing happens on a process without a terminal, as with ssh. */
   async resize(rows: number, columns: number): Promise<void> {
-    if (this.#terminalFd === undefined || this.stdout.destroyed) return;
-    this.#host.addon.setWindowSize(this.#terminalFd, rows, columns);
+    const fd = this.#terminal?.terminalFd;
+    if (fd !== undefined) this.#host.addon.setWindowSize(fd, rows, columns);
   }
 
   async closeStdin(): Promise<void> {
-    if (this.#terminalFd !== undefined) {
+    if (this.#terminal !== undefined) {
       // End of file on a terminal is what its user types: ^D.
       if (!this.stdin.destroyed) this.stdin.write("\u0004");
       return;

@@ -1,3 +1,4 @@
+import { closeSync } from "node:fs";
 import { Duplex } from "node:stream";
 import { ReadStream } from "node:tty";
 
@@ -5,24 +6,44 @@ import { ReadStream } from "node:tty";
  * The master end of a pseudo-terminal as an ordinary duplex stream.
  *
  * The kernel reports the end of a terminal as EIO, and only after everything written was read; here that is a normal
- * end. Takes the descriptor over.
+ * end. A program may close its streams before it exits (cat does): closing the master then would send it SIGHUP and
+ * change its exit status, so a second descriptor stays open until `release`, or until the stream is destroyed early,
+ * where the hang-up is meant. Takes both descriptors over.
  */
 export class PtyStream extends Duplex {
   readonly #tty: ReadStream;
+  #kept: number | undefined;
+  #ended = false;
 
-  constructor(fd: number) {
+  constructor(fd: number, kept: number) {
     super({ allowHalfOpen: true });
     this.#tty = new ReadStream(fd);
+    this.#kept = kept;
     this.#tty.on("data", (data) => {
       if (!this.push(data)) this.#tty.pause();
     });
-    this.#tty.on("end", () => this.push(null));
+    const end = (): void => {
+      this.#ended = true;
+      this.push(null);
+    };
+    this.#tty.on("end", end);
     this.#tty.on("error", (error: NodeJS.ErrnoException) => {
-      if (error.code === "EIO") this.push(null);
+      if (error.code === "EIO") end();
       else this.destroy(error);
     });
     this.#tty.on("drain", () => this.#resumeWriting());
     this.#tty.pause();
+  }
+
+  /** The master end while it is open, for its window size. */
+  get terminalFd(): number | undefined {
+    return this.#kept;
+  }
+
+  /** The process has ended: nobody is left to hang up on. */
+  release(): void {
+    if (this.#kept !== undefined) closeSync(this.#kept);
+    this.#kept = undefined;
   }
 
   #writeDone: (() => void) | undefined;
@@ -49,6 +70,7 @@ export class PtyStream extends Duplex {
 
   override _destroy(error: Error | null, callback: (error?: Error | null) => void): void {
     this.#tty.destroy();
+    if (!this.#ended) this.release();
     this.#resumeWriting();
     callback(error);
   }
