@@ -22,6 +22,7 @@ import { namedWorkspace } from "@openshell/api/selectors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { LogField } from "@openshell/base";
+import { KeyedMutex } from "../compute/keyed-mutex.ts";
 import { APPLY_WAIT_MS } from "../delivery/limits.ts";
 import { buildSnapshot, revisionNumber } from "../delivery/snapshot.ts";
 import { checkedPolicy } from "../policies/check.ts";
@@ -43,6 +44,7 @@ type ConfigHandlers = Pick<
 
 export function configHandlers(deps: ApiDeps): ConfigHandlers {
   const { store } = deps;
+  const writes = new KeyedMutex(deps.clock, "sandbox");
   const sandboxScope = (request: {
     readonly global: boolean;
     readonly workspaceScope?: Parameters<typeof namedWorkspace>[0];
@@ -70,12 +72,9 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
       checkAnnotations(request.annotations, "annotations", found);
       throwIfInvalid(found);
       const record = await sandboxScope(request);
-      const { revision, changed } = await storePolicy(
-        deps,
-        record,
-        request.policy!,
-        request.annotations,
-        request.expectedResourceVersion,
+      const { annotations, expectedResourceVersion } = request;
+      const { revision, changed } = await writes.run(record.id, record.name, () =>
+        storePolicy(deps, record, request.policy!, annotations, expectedResourceVersion),
       );
       if (changed) {
         deps.log.info(

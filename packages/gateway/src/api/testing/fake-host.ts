@@ -97,6 +97,7 @@ export class FakeHost {
   /** The process dies: every stream breaks. */
   kill(): void {
     this.#abort.abort();
+    this.#up.close(new Error("killed"));
     for (const supervisor of this.attached.values()) supervisor.kill();
   }
 }
@@ -140,6 +141,7 @@ export class FakeSupervisor {
 
   kill(): void {
     this.#abort.abort();
+    this.#up.close(new Error("killed"));
   }
 
   async run(): Promise<void> {
