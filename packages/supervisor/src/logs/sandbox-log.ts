@@ -1,10 +1,11 @@
-import type { Clock } from "@openshell/base";
+import { type Clock, escapeUntrusted } from "@openshell/base";
 import type { LogPusher } from "./log-pusher.ts";
 
 /** Where a sandbox's own lines go: its log at the gateway, and the host's log file. No secret may be passed in. */
 export class SandboxLog {
   readonly #pusher: LogPusher;
   readonly #clock: Clock;
+  readonly #redact: (text: string) => string;
   readonly #mirror:
     | ((level: "info" | "warn" | "error", message: string, fields: Readonly<Record<string, string>>) => void)
     | undefined;
@@ -12,10 +13,12 @@ export class SandboxLog {
   constructor(
     pusher: LogPusher,
     clock: Clock,
+    redact: (text: string) => string,
     mirror?: (level: "info" | "warn" | "error", message: string, fields: Readonly<Record<string, string>>) => void,
   ) {
     this.#pusher = pusher;
     this.#clock = clock;
+    this.#redact = redact;
     this.#mirror = mirror;
   }
 
@@ -31,17 +34,8 @@ export class SandboxLog {
     this.#add("error", "ERROR", message, fields);
   }
 
-  /** The shorthand line of a security event. */
-  event(line: string): void {
-    this.#pusher.add({ timeMs: this.#clock.now(), level: "OCSF", target: "ocsf", message: line });
-  }
-
-  #add(
-    method: "info" | "warn" | "error",
-    level: string,
-    message: string,
-    fields: Readonly<Record<string, string>>,
-  ): void {
+  #add(method: "info" | "warn" | "error", level: string, text: string, fields: Readonly<Record<string, string>>): void {
+    const message = escapeUntrusted(this.#redact(text), 4_096);
     this.#pusher.add({ timeMs: this.#clock.now(), level, target: "openshell::supervisor", message, fields });
     this.#mirror?.(method, message, fields);
   }

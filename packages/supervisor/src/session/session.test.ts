@@ -66,7 +66,7 @@ describe("supervisor session", () => {
       local: { layout },
     });
     const pusher = new LogPusher();
-    const log = new SandboxLog(pusher, systemClock);
+    const log = new SandboxLog(pusher, systemClock, (text) => text);
     const workload = new Workload({
       assignment,
       layout,
@@ -76,8 +76,7 @@ describe("supervisor session", () => {
       compile,
       restrictions: async () => ({ landlock: undefined, seccomp: new Uint8Array(), rlimits: [], umask: 0o022 }),
       egress: {
-        start: async () => {},
-        publish: (configuration) => void published.push(configuration),
+        publish: async (configuration) => void published.push(configuration),
         [Symbol.asyncDispose]: async () => {},
       },
     });
@@ -296,7 +295,7 @@ describe("supervisor session", () => {
     });
     expect(published).toHaveLength(1);
   });
-  it("reconnects after the gateway died, without preparing again, and thaws the workload", async () => {
+  it("reconnects after the gateway died, without preparing again, and lets the workload run on", async () => {
     await running();
     gateway.cut();
     const session = await nextSession();
@@ -313,7 +312,7 @@ describe("supervisor session", () => {
     });
     await session.expect("bootstrapResult");
     await session.expect("ready");
-    expect(boundary.thawed).toBe(1);
+    expect(boundary.resumed).toBe(1);
   });
   it("stops for good when the gateway rejects the session", async () => {
     const session = await nextSession();

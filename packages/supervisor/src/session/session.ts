@@ -193,7 +193,7 @@ export class Session {
         return undefined;
       }
     } else {
-      await boundary.thaw();
+      await boundary.resume();
     }
     this.#uplink.send({
       case: "ready",

@@ -13,9 +13,10 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, LogField, RuntimeError } from "@openshell/base";
 import type { Boundary, IsolationLayer, Restrictions } from "@openshell/boundary";
+import type { FilesystemRules } from "@openshell/boundary/local/compile/landlock.ts";
 import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
 import { processEnvironment } from "../config/environment.ts";
-import { type FilesystemGrants, filesystemGrants } from "../config/filesystem.ts";
+import { filesystemRules } from "../config/filesystem.ts";
 import { runExec } from "../exec/exec.ts";
 import { MainProcess } from "../exec/main-process.ts";
 import type { RelayChannel } from "../exec/relay.ts";
@@ -23,10 +24,11 @@ import type { SandboxLog } from "../logs/sandbox-log.ts";
 
 /** The part of egress that a workload drives. */
 export interface EgressPort extends AsyncDisposable {
-  /** Starts accepting; denies everything until the first `publish`. */
-  start(): Promise<void>;
-  /** Makes a generation the one that decides; ends what it no longer allows. */
-  publish(configuration: CompiledConfiguration): void;
+  /**
+   * Makes a generation the one that decides and ends what it no longer allows. The first one takes the sandbox's sockets
+   * into service.
+   */
+  publish(configuration: CompiledConfiguration): Promise<void>;
 }
 
 export interface WorkloadDeps {
@@ -37,7 +39,9 @@ export interface WorkloadDeps {
   readonly clock: Clock;
   readonly log: SandboxLog;
   readonly compile: ConfigurationCompiler;
-  readonly restrictions: (grants: FilesystemGrants) => Promise<Restrictions>;
+  readonly restrictions: (rules: FilesystemRules) => Promise<Restrictions>;
+  /** What else ends with the workload: event files. */
+  readonly dispose?: () => Promise<void>;
 }
 
 /** Outcome of one delivered component together with the one it pairs with. */
@@ -94,7 +98,7 @@ export class Workload implements AsyncDisposable {
       const failed = failedResult(ConfigApplyOutcome.FAILED_CLOSED, compiled.code, compiled.message, compiled.next);
       return { sandboxConfig: failed, providerEnvironment: failed, accepted: false };
     }
-    this.#activate(config, environment, compiled.configuration);
+    await this.#activate(config, environment, compiled.configuration);
     return {
       sandboxConfig: applied(config.configRevision),
       providerEnvironment: applied(environment.providerRevision),
@@ -113,8 +117,7 @@ export class Workload implements AsyncDisposable {
       throw new RuntimeError("policy_missing", "the accepted configuration carries no policy", {
         next: "Set a policy for the sandbox",
       });
-    const grants = filesystemGrants(policy, layout);
-    const restrictions = await this.#deps.restrictions(grants);
+    const restrictions = await this.#deps.restrictions(filesystemRules(policy, layout));
     this.#layers = [...boundary.isolation, ...(await boundary.confirm(restrictions))];
     const command = spec.command.length > 0 ? spec.command : spec.tty ? [this.shell, "-l"] : IDLE_COMMAND;
     const process = await boundary.startMain({
@@ -153,7 +156,7 @@ export class Workload implements AsyncDisposable {
       result.appliedRevision = active;
       return result;
     }
-    this.#activate(config, environment, compiled.configuration);
+    await this.#activate(config, environment, compiled.configuration);
     return applied(revision);
   }
 
@@ -198,11 +201,16 @@ export class Workload implements AsyncDisposable {
     this.#mainStarted.reject(new RuntimeError("sandbox_ended", "the sandbox ended before its main process started"));
     await this.#deps.egress[Symbol.asyncDispose]();
     await this.#deps.boundary[Symbol.asyncDispose]();
+    await this.#deps.dispose?.();
   }
 
-  #activate(config: SandboxConfig, environment: ProviderEnvironment, compiled: CompiledConfiguration): void {
+  async #activate(
+    config: SandboxConfig,
+    environment: ProviderEnvironment,
+    compiled: CompiledConfiguration,
+  ): Promise<void> {
+    await this.#deps.egress.publish(compiled);
     this.#current = { config, environment, compiled };
-    this.#deps.egress.publish(compiled);
   }
 
   #setMain(main: MainProcess): void {

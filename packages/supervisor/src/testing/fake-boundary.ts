@@ -23,7 +23,7 @@ export class FakeBoundary implements Boundary {
   state: BoundaryState = "fresh";
   main: SandboxProcess | undefined;
   confirmed: Restrictions | undefined;
-  thawed = 0;
+  resumed = 0;
   readonly #ended = Promise.withResolvers<BoundaryEnd>();
   readonly #children = new Set<ChildProcess>();
 
@@ -82,8 +82,9 @@ export class FakeBoundary implements Boundary {
     return new Uint8Array();
   }
   async freeze(): Promise<void> {}
-  async thaw(): Promise<void> {
-    this.thawed += 1;
+  async thaw(): Promise<void> {}
+  async resume(): Promise<void> {
+    this.resumed += 1;
   }
   async terminate(): Promise<void> {
     for (const child of this.#children) child.kill("SIGKILL");

@@ -1,0 +1,64 @@
+import { randomUUID } from "node:crypto";
+import { closeSync, constants, openSync } from "node:fs";
+import { describeError, RuntimeError, systemClock } from "@openshell/base";
+import { loadAddon } from "@openshell/boundary/local/native.ts";
+import pino from "pino";
+import { Host } from "./host/host.ts";
+import { GatewayLink } from "./host/link.ts";
+import { openSandbox, SharedResources } from "./host/open.ts";
+import { listenForPokes } from "./host/poke.ts";
+import { readHostStart } from "./host/start.ts";
+
+/** A supervisor host (docs/architecture/supervisor.md). Started by the gateway only. */
+async function main(): Promise<number> {
+  const start = readHostStart();
+  const addon = loadAddon();
+  // Core size 0, not dumpable: this process will hold credentials.
+  addon.harden();
+  process.umask(0o077);
+  const log = pino(
+    { base: { host_id: start.hostId, pid: process.pid }, timestamp: pino.stdTimeFunctions.isoTime },
+    pino.destination({ dest: start.logFile, append: true, mkdir: false, sync: true }),
+  );
+  const lock = openSync(start.lockFile, constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW, 0o600);
+  if (!addon.lock(lock))
+    throw new RuntimeError("host_running", `another process is host ${start.hostId}`, { next: "Stop it first" });
+
+  const link = new GatewayLink(start.gatewaySocket);
+  const instanceId = randomUUID();
+  const shared = new SharedResources();
+  const host = new Host({
+    hostId: start.hostId,
+    instanceId,
+    build: start.build,
+    secret: start.secret,
+    link,
+    clock: systemClock,
+    log,
+    open: (assignment) =>
+      openSandbox({ addon, link, clock: systemClock, log, shared, instanceId, version: start.build }, assignment),
+  });
+  const pokes = await listenForPokes(start.controlSocket, () => host.poke());
+  for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const)
+    process.once(signal, () => void host[Symbol.asyncDispose]());
+  process.on("unhandledRejection", (reason) => {
+    // Only the message: a reason may carry data of a request.
+    log.error({ err: describeError(reason) }, "unhandled rejection");
+  });
+  log.info("started");
+  const end = await host.run();
+  log.info({ reason: end.reason }, "ending");
+  await host[Symbol.asyncDispose]();
+  await pokes[Symbol.asyncDispose]();
+  await shared[Symbol.asyncDispose]();
+  closeSync(lock);
+  return end.code;
+}
+
+main().then(
+  (code) => process.exit(code),
+  (error: unknown) => {
+    process.stderr.write(`openshell host: ${describeError(error)}\n`);
+    process.exit(1);
+  },
+);
