@@ -4,7 +4,7 @@ import type { GatewayPaths } from "./paths.ts";
 import { isAlive, type ProcessIdentity } from "./process-identity.ts";
 
 /**
- * What a running gateway writes to `<state>/gateway.json` once it listens, and removes when it ends in order. A record
+ * What a running gateway writes to `<runtime>/gateway.json` once it listens, and removes when it ends in order. A record
  * whose process is not alive is what a crash or a reboot left behind.
  */
 export interface GatewayRecord extends ProcessIdentity {
@@ -18,10 +18,12 @@ export interface GatewayRecord extends ProcessIdentity {
   readonly userSocket: string;
   /** URL of the TCP listener. */
   readonly endpoint: string;
+  /** A command line started it on its own, so a command line of another build may replace it. */
+  readonly autoStarted: boolean;
 }
 
-export function gatewayRecordPath(paths: Pick<GatewayPaths, "state">): string {
-  return join(paths.state, "gateway.json");
+export function gatewayRecordPath(paths: Pick<GatewayPaths, "runtime">): string {
+  return join(paths.runtime, "gateway.json");
 }
 
 /** Path of the users' socket of a gateway. */
@@ -30,7 +32,7 @@ export function userSocketPath(paths: Pick<GatewayPaths, "runtime">): string {
 }
 
 /** The record, whether its process is alive or not; undefined when there is none or it cannot be read. */
-export function readGatewayRecord(paths: Pick<GatewayPaths, "state">): GatewayRecord | undefined {
+export function readGatewayRecord(paths: Pick<GatewayPaths, "runtime">): GatewayRecord | undefined {
   try {
     const record = JSON.parse(readFileSync(gatewayRecordPath(paths), "utf8")) as GatewayRecord;
     return typeof record.pid === "number" && typeof record.startTime === "string" ? record : undefined;
@@ -40,7 +42,7 @@ export function readGatewayRecord(paths: Pick<GatewayPaths, "state">): GatewayRe
 }
 
 /** The record of a gateway that runs now. */
-export function runningGateway(paths: Pick<GatewayPaths, "state">): GatewayRecord | undefined {
+export function runningGateway(paths: Pick<GatewayPaths, "runtime">): GatewayRecord | undefined {
   const record = readGatewayRecord(paths);
   return record !== undefined && isAlive(record) ? record : undefined;
 }

@@ -4,3 +4,4 @@ export * from "./errors.ts";
 export * from "./escape.ts";
 export * from "./log-fields.ts";
 export * from "./paths.ts";
+export * from "./process-identity.ts";

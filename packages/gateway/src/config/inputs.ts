@@ -26,6 +26,7 @@ export const OPTIONS = [
   { flag: "--server-san", env: "OPENSHELL_SERVER_SAN", repeated: true },
   { flag: "--disable-tls", env: "OPENSHELL_DISABLE_TLS", boolean: true },
   { flag: "--ready-fd", env: undefined },
+  { flag: "--auto-started", env: undefined, boolean: true },
 ] as const satisfies readonly Option[];
 
 export type Flag = (typeof OPTIONS)[number]["flag"];

@@ -1,0 +1,241 @@
+import { unlink } from "node:fs/promises";
+import { join } from "node:path";
+import {
+  clientConfigRoot,
+  describeError,
+  ensureFolder,
+  identifyProcess,
+  type PathEnvironment,
+  RuntimeError,
+  systemClock,
+  writeFileAtomic,
+} from "@openshell/base";
+import { daemonEnvironment } from "@openshell/base/daemon.ts";
+import { acquireFileLock } from "@openshell/base/file-lock.ts";
+import { type GatewayRecord, gatewayRecordPath, userSocketPath } from "@openshell/base/gateway-record.ts";
+import { authInterceptor } from "../auth/interceptor.ts";
+import { type Address, formatAddress } from "../config/config.ts";
+import { DEFAULT_BIND, type LoadedConfig } from "../config/load.ts";
+import type { CreateServices, GatewayDeps } from "../deps.ts";
+import { createHostLauncher } from "../hosts/launcher.ts";
+import { systemHostProcesses } from "../hosts/process.ts";
+import { answer, Dispatcher } from "../http/dispatcher.ts";
+import { livenessRoute, readinessRoute } from "../http/health.ts";
+import { openGatewayLog } from "../logging/logger.ts";
+import { loadControlPlane } from "../pki/control-plane.ts";
+import { clientFolder, writeDiscovery } from "../pki/discovery.ts";
+import { createInspectionCas } from "../pki/inspection-ca.ts";
+import { deriveKeys, loadKeyEncryptionKey } from "../pki/keys.ts";
+import { openStore } from "../store/store.ts";
+import { createVault } from "../store/vault.ts";
+import type { Programs } from "./environment.ts";
+import { openHostDoor, openPlainDoor, openTcpDoor, openUserDoor, reachableAt } from "./listeners.ts";
+import { localControlRoute } from "./local-control.ts";
+import { loadGatewayAddon } from "./native.ts";
+
+export interface StartOptions {
+  readonly loaded: LoadedConfig;
+  readonly where: PathEnvironment;
+  readonly programs: Programs;
+  readonly version: string;
+  readonly autoStarted: boolean;
+  /** Loaded while the store opens: the services bring most of the code. */
+  readonly services: () => Promise<CreateServices>;
+}
+
+/** How a gateway comes to its end. */
+export interface StopRequest {
+  readonly sandboxes: "keep" | "stop";
+  readonly reason: string;
+}
+
+/** A gateway that serves. */
+export interface RunningGateway {
+  readonly record: GatewayRecord;
+  readonly log: GatewayDeps["log"];
+  /** Resolves with the first wish to stop that came from inside: the local control, or a lost store. */
+  readonly stopRequested: Promise<StopRequest>;
+  /** Ends it. Hosts and sandboxes go on, unless they are to be stopped. */
+  stop(request: StopRequest): Promise<void>;
+}
+
+/** All sandboxes together have this long to stop. Milliseconds. */
+const STOP_SANDBOXES_LIMIT_MS = 30_000;
+
+/**
+ * Brings a gateway up, in the order that a crash at any point can be resumed from: lock, keys, store, services, the hosts'
+ * socket, live hosts and unfinished work, the users' sockets, and last the files by which others find it. Whatever was
+ * opened is closed again when a step fails.
+ *
+ * @throws RuntimeError gateway_running and those of the parts
+ */
+export async function startGateway(options: StartOptions): Promise<RunningGateway> {
+  const { loaded, where, programs, version } = options;
+  const { config, paths } = loaded;
+  await using opened = new AsyncDisposableStack();
+
+  for (const folder of [paths.state, paths.runtime, paths.logs]) await ensureFolder(folder);
+  const gatewayLog = opened.use(openGatewayLog(join(paths.logs, "gateway.log"), config.logLevel));
+  const { log } = gatewayLog;
+  const lock = acquireFileLock(join(paths.state, "lock"));
+  if (lock === undefined) {
+    throw new RuntimeError("gateway_running", `a gateway named ${config.name} is running already`, {
+      next: "Use it, or stop it with `openshell gateway stop`",
+    });
+  }
+  opened.use(lock);
+
+  const addon = loadGatewayAddon(programs.dist);
+  if (addon === undefined) log.warn("the native addon is not there: this process can be traced by its own user");
+  else addon.harden();
+
+  const stopping = new AbortController();
+  const wish = Promise.withResolvers<StopRequest>();
+
+  // Independent of each other; the code of the services loads meanwhile.
+  const loading = Promise.all([options.services(), import("../http/rpc.ts")]);
+  loading.catch(() => {});
+  const kek = await loadKeyEncryptionKey(paths.state);
+  const pkiOptions = {
+    keys: join(paths.state, "keys"),
+    clientFolder: join(clientFolder(clientConfigRoot(where), config.name), "mtls"),
+    extraNames: [...config.serverSans, ...ownName(config.bind)],
+    now: systemClock.now(),
+  };
+  const [store, pki] = await Promise.all([
+    openStore(join(paths.state, "gateway.db")).then((made) => opened.use(made)),
+    config.disableTls ? undefined : loadControlPlane(pkiOptions),
+  ]);
+  if (pki !== undefined && pki.renewed.length > 0) log.info({ renewed: pki.renewed }, "made new certificates");
+  store.failed.catch((error) => {
+    log.fatal({ err: error }, "the store is lost");
+    wish.resolve({ sandboxes: "keep", reason: "the store is lost" });
+  });
+
+  const vault = createVault(kek);
+  const inspectionCas = createInspectionCas({ store, vault, clock: systemClock });
+  const hosts = opened.use(
+    createHostLauncher({
+      store,
+      clock: systemClock,
+      log,
+      processes: systemHostProcesses,
+      program: programs.host,
+      env: daemonEnvironment(process.env),
+      build: programs.build === "" ? "source" : programs.build,
+      placement: config.supervisor.placement,
+      folder: join(paths.runtime, "h"),
+      logs: paths.logs,
+      gatewaySocket: join(paths.runtime, "host.sock"),
+    }),
+  );
+  const denied: string[] = [...config.supervisor.network.resolvers];
+  const [createServices, { rpcHandler }] = await loading;
+  const services = opened.use(
+    await createServices({
+      config,
+      paths,
+      build: { version, build: programs.build },
+      clock: systemClock,
+      log,
+      store,
+      vault,
+      keys: deriveKeys(kek),
+      hosts,
+      inspectionCas,
+      alwaysDenied: () => denied,
+      stopping: stopping.signal,
+    }),
+  );
+  kek.fill(0);
+
+  let record: GatewayRecord | undefined;
+  const control = localControlRoute({
+    record: () => record,
+    runningSandboxes: () => services.runningSandboxes(),
+    hosts: () => hosts.current().length,
+    stop: (sandboxes) => wish.resolve({ sandboxes, reason: "asked through the users' socket" }),
+  });
+  const readiness = readinessRoute({ version, checkStore: () => store.check() });
+  const rpc = { log, stopping: stopping.signal };
+  const userRpc = rpcHandler({ ...rpc, routes: services.userRoutes, interceptors: [authInterceptor] });
+  const hostRpc = rpcHandler({ ...rpc, routes: services.hostRoutes, interceptors: [] });
+
+  const hostDispatcher = new Dispatcher([], hostRpc);
+  const userDispatcher = new Dispatcher([livenessRoute, control], userRpc);
+  const tcpDispatcher = new Dispatcher([livenessRoute], userRpc);
+
+  opened.use(await openHostDoor(join(paths.runtime, "host.sock"), hostDispatcher));
+  const tcp = opened.use(await openTcpDoor(config.bind, tcpDispatcher, pki));
+  const address = tcp.listener.address as Address;
+  denied.push(...reachableAt(address));
+  for (const plain of [config.health, config.metrics]) {
+    if (plain === undefined) continue;
+    const nothing = new Dispatcher([livenessRoute, readiness], (_request, response) =>
+      answer(response, 404, "not found\n"),
+    );
+    const door = opened.use(await openPlainDoor(plain, nothing));
+    denied.push(...reachableAt(door.listener.address as Address));
+  }
+
+  await hosts.adopt();
+  await services.start();
+  const socket = userSocketPath(paths);
+  opened.use(await openUserDoor(socket, userDispatcher, addon));
+
+  const scheme = config.disableTls ? "http" : "https";
+  const shown = address.host === "0.0.0.0" || address.host === "::" ? { ...address, host: "127.0.0.1" } : address;
+  const identity = identifyProcess(process.pid)!;
+  record = {
+    ...identity,
+    name: config.name,
+    version,
+    build: programs.build,
+    startedAt: systemClock.now(),
+    userSocket: socket,
+    endpoint: `${scheme}://${formatAddress(shown)}`,
+    autoStarted: options.autoStarted,
+  };
+  const recordPath = gatewayRecordPath(paths);
+  await writeFileAtomic(recordPath, `${JSON.stringify(record, undefined, 2)}\n`);
+  opened.defer(() => unlink(recordPath).catch(() => {}));
+  const discovery = await writeDiscovery({
+    root: clientConfigRoot(where),
+    name: config.name,
+    endpoint: record.endpoint,
+    port: address.port,
+    authMode: config.disableTls ? "plaintext" : "mtls",
+  });
+  if (discovery === "foreign") {
+    log.warn("a gateway of this name on another machine is registered; its registration is left as it is");
+  }
+  if (address.port !== DEFAULT_BIND.port && !config.bind.chosen) {
+    log.info({ port: address.port }, `port ${DEFAULT_BIND.port} is taken; listening on another one`);
+  }
+  log.info({ version, build: programs.build, endpoint: record.endpoint, socket, config: loaded.file }, "listening");
+
+  const resources = opened.move();
+  return {
+    record,
+    log,
+    stopRequested: wish.promise,
+    async stop({ sandboxes, reason }) {
+      log.info({ sandboxes, reason }, "stopping");
+      if (sandboxes === "stop") {
+        const left = await services.stopSandboxes(STOP_SANDBOXES_LIMIT_MS).catch((error: unknown) => {
+          log.error({ err: error }, describeError(error));
+          return -1;
+        });
+        if (left !== 0) log.error({ left }, "some sandboxes did not stop in time");
+      }
+      // Calls and streams under way end with UNAVAILABLE.
+      stopping.abort(new RuntimeError("gateway_stopping", "the gateway is stopping"));
+      await resources.disposeAsync();
+    },
+  };
+}
+
+/** The name by which a specific listen address is called. */
+function ownName(bind: Address): readonly string[] {
+  return bind.host === "0.0.0.0" || bind.host === "::" ? [] : [bind.host];
+}

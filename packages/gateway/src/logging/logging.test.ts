@@ -1,0 +1,65 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { inspect } from "node:util";
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { Secret } from "../auth/secret.ts";
+import { openGatewayLog } from "./logger.ts";
+import { RotatingFile } from "./rotating-file.ts";
+
+let folder: string;
+let path: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "openshell-log-"));
+  path = join(folder, "gateway.log");
+});
+afterEach(() => rmSync(folder, { recursive: true }));
+
+it("writes JSON lines of the configured level to a private file", () => {
+  using gateway = openGatewayLog(path, "info");
+  gateway.log.debug("not this");
+  gateway.log.info({ sandbox_id: "s" }, "this");
+  gateway.flush();
+  const lines = readFileSync(path, "utf8")
+    .trim()
+    .split("\n")
+    .map((line) => JSON.parse(line));
+  expect(lines).toEqual([{ level: "info", time: expect.any(String), pid: process.pid, sandbox_id: "s", msg: "this" }]);
+  expect(statSync(path).mode & 0o777).toBe(0o600);
+});
+
+it("shows no secret in any way of printing it", () => {
+  const secret = new Secret("hunter2-very-secret");
+  using gateway = openGatewayLog(path, "trace");
+  gateway.log.info({ secret, deep: { value: secret, list: [secret] } }, `in text ${secret}`);
+  gateway.log.warn({
+    err: new Error(`failed with ${secret}`),
+    token: "plain-token-value",
+    header: { authorization: "plain-token-value" },
+  });
+  gateway.flush();
+  const printed = [
+    readFileSync(path, "utf8"),
+    inspect({ secret }),
+    JSON.stringify({ secret }),
+    `${secret}`,
+    String(secret),
+  ];
+  expect(printed.join("\n")).not.toMatch(/hunter2|plain-token-value/);
+  expect(secret.reveal()).toBe("hunter2-very-secret");
+});
+
+it("keeps a bounded number of bounded files, with no line cut", () => {
+  using file = RotatingFile.open(path, { fileBytes: 100, oldFiles: 2 });
+  for (let index = 0; index < 60; index++) {
+    file.write(`line ${index}\n`);
+    file.flush();
+  }
+  expect(existsSync(`${path}.3`)).toBe(false);
+  const names = [`${path}.2`, `${path}.1`, path];
+  for (const name of names) expect(statSync(name).size).toBeLessThan(120);
+  const lines = names.flatMap((name) => readFileSync(name, "utf8").trimEnd().split("\n"));
+  expect(lines.at(-1)).toBe("line 59");
+  const numbers = lines.map((line) => Number(/^line (\d+)$/.exec(line)![1]));
+  expect(numbers).toEqual(numbers.map((_, index) => numbers[0]! + index));
+});

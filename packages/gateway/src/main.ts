@@ -1,0 +1,21 @@
+import packageJson from "../package.json" with { type: "json" };
+import { serve } from "./lifecycle/serve.ts";
+
+/** `gateway.mjs serve [options]`: the gateway process. docs/architecture/gateway.md has its contract. */
+const [command, ...args] = process.argv.slice(2);
+
+if (command === "--version") {
+  process.stdout.write(`${packageJson.version}\n`);
+} else if (command !== "serve") {
+  process.stderr.write("usage: gateway.mjs serve --name NAME [options]\nPeople use `openshell gateway start`.\n");
+  process.exitCode = 2;
+} else {
+  const status = await serve({
+    args,
+    env: process.env,
+    mainUrl: import.meta.url,
+    version: packageJson.version,
+    services: async () => (await import("./api/services.ts")).createServices,
+  });
+  process.exit(status);
+}
