@@ -1,0 +1,299 @@
+import { execFileSync } from "node:child_process";
+import { randomBytes } from "node:crypto";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import { launchSandbox } from "@openshell/boundary/local/launch.ts";
+import type { DriverEvent } from "@openshell/drivers/driver.ts";
+import { systemProcessTable } from "@openshell/drivers/local/process-table.ts";
+import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
+import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
+import { confine, type DriverBench, openBench, shell } from "../../support/local-driver.ts";
+import { inMode } from "../../support/modes.ts";
+
+const processes = systemProcessTable();
+
+describe("local driver", () => {
+  let bench: DriverBench;
+  let before: Inventory;
+  beforeAll(async () => {
+    bench = await openBench();
+  });
+  beforeEach(() => {
+    before = takeInventory([bench.folder]);
+  });
+  afterAll(() => bench[Symbol.asyncDispose]());
+
+  const alive = (pid: number): boolean => processes.startTime(pid) !== undefined;
+
+  it("creates, and deletes everything that it created", async () => {
+    const { driver } = bench;
+    const intent = bench.intent();
+    const started = await driver.create(intent);
+    expect(alive(started.record.pid)).toBe(true);
+    expect(await driver.delete(intent.sandboxId)).toEqual({ existed: true });
+    expect(alive(started.record.pid)).toBe(false);
+    await expectNoLeaks(before);
+    expect(await driver.delete(intent.sandboxId)).toEqual({ existed: false });
+    expect(await driver.inspect(intent.sandboxId)).toBeUndefined();
+  });
+
+  it("answers a repeated create with the sandbox that runs", async () => {
+    const { driver } = bench;
+    const intent = bench.intent();
+    const first = await driver.create(intent);
+    expect(await driver.create(intent)).toEqual(first);
+    await driver.delete(intent.sandboxId);
+    await expectNoLeaks(before);
+  });
+
+  it("replaces a sandbox whose nonce is another's", async () => {
+    const { driver } = bench;
+    const intent = bench.intent();
+    const first = await driver.create(intent);
+    const second = await driver.create({ ...intent, nonce: randomBytes(32) });
+    expect(second.record.pid).not.toBe(first.record.pid);
+    expect(alive(first.record.pid)).toBe(false);
+    await driver.delete(intent.sandboxId);
+    await expectNoLeaks(before);
+  });
+
+  it("stops, keeps the home, and starts the next generation with it", async () => {
+    const { driver } = bench;
+    const intent = bench.intent();
+    const first = await driver.create(intent);
+    const boundary = await confine(first, intent);
+    expect((await shell(boundary, first, "echo kept > ~/f && mkdir -m 000 ~/closed && touch /tmp/gone")).stderr).toBe(
+      "",
+    );
+    await driver.stop(intent.sandboxId);
+    await boundary[Symbol.asyncDispose]();
+    await driver.stop(intent.sandboxId);
+    expect((await driver.inspect(intent.sandboxId))?.running).toBeUndefined();
+    expect(alive(first.record.pid)).toBe(false);
+
+    const next = { ...intent, generation: 2n, nonce: randomBytes(32) };
+    const second = await driver.start(next);
+    {
+      await using again = await confine(second, next);
+      expect((await shell(again, second, "cat ~/f; ls /tmp")).stdout).toBe("kept\n");
+    }
+    await expect(driver.start(intent)).rejects.toThrow(/at generation 2, not 1/);
+    expect(alive(second.record.pid)).toBe(true);
+    await driver.delete(intent.sandboxId);
+    await expectNoLeaks(before);
+  });
+
+  it("does not start what has no files", async () => {
+    await expect(bench.driver.start(bench.intent())).rejects.toMatchObject({ code: "sandbox_not_found" });
+    await expectNoLeaks(before);
+  });
+
+  it("is adopted by a driver that is opened later", async () => {
+    const intent = bench.intent();
+    const started = await bench.driver.create(intent);
+    await using later = await bench.reopen();
+    expect(await later.list()).toEqual([
+      { sandboxId: intent.sandboxId, generation: 1n, name: "probe", workspace: "default", running: started },
+    ]);
+    expect(await later.create(intent)).toEqual(started);
+    await later.delete(intent.sandboxId);
+    await expectNoLeaks(before);
+  });
+
+  it("finds and ends an init that was started but never recorded", async () => {
+    // A gateway that dies while the launcher works: the sandbox stands, its record is missing.
+    const intent = bench.intent();
+    let orphan = 0;
+    await using crashing = await bench.reopen({
+      launch: async (plan, title) => {
+        const launched = await launchSandbox(plan, { initPath: bench.options.initPath, title });
+        if (plan.sandboxId !== intent.sandboxId) return launched;
+        orphan = launched.pid;
+        return await new Promise(() => {});
+      },
+    });
+    void crashing.create(intent);
+    while (orphan === 0) await sleep(5);
+    expect(alive(orphan)).toBe(true);
+
+    await using later = await bench.reopen();
+    expect((await later.inspect(intent.sandboxId))?.running).toBeUndefined();
+    const started = await later.create(intent);
+    expect(alive(orphan)).toBe(false);
+    expect(alive(started.record.pid)).toBe(true);
+    await later.delete(intent.sandboxId);
+    await expectNoLeaks(before);
+  });
+
+  it.each(["launch.json", "started.json"])("deletes a sandbox whose %s is damaged", async (file) => {
+    const { driver } = bench;
+    const intent = bench.intent();
+    const started = await driver.create(intent);
+    writeFileSync(join(bench.options.paths.state, "sandboxes", intent.sandboxId, file), "{");
+    expect(await driver.delete(intent.sandboxId)).toEqual({ existed: true });
+    expect(alive(started.record.pid)).toBe(false);
+    await expectNoLeaks(before);
+  });
+
+  it("deletes a sandbox whose launch.json was never written", async () => {
+    const intent = bench.intent();
+    const started = await bench.driver.create(intent);
+    const folder = join(bench.options.paths.state, "sandboxes", intent.sandboxId);
+    for (const name of ["launch.json", "started.json"]) rmSync(join(folder, name));
+    expect((await bench.driver.list()).map((sandbox) => sandbox.sandboxId)).toEqual([intent.sandboxId]);
+    await bench.driver.delete(intent.sandboxId);
+    expect(alive(started.record.pid)).toBe(false);
+    await expectNoLeaks(before);
+  });
+
+  it("finishes a removal that was interrupted when it is opened again", async () => {
+    const trash = join(bench.options.paths.state, "sandboxes", ".trash-x-00000000", "home", "deep");
+    mkdirSync(trash, { recursive: true, mode: 0o700 });
+    execFileSync("chmod", ["000", trash]);
+    await using _ = await bench.reopen();
+    await expectNoLeaks(before);
+  });
+
+  it("leaves nothing running when the launch fails, and says which step failed", async () => {
+    const intent = bench.intent({ volumes: [{ source: bench.folder, target: "/v", access: "ro" }] });
+    await expect(bench.driver.create(intent)).rejects.toMatchObject({ code: "volume_refused" });
+    expect(existsSync(join(bench.options.paths.state, "sandboxes", intent.sandboxId))).toBe(false);
+
+    await using failing = await bench.reopen({
+      launch: (plan, title) => {
+        const broken = {
+          ...plan,
+          root: [
+            ...plan.root.slice(0, -1),
+            {
+              kind: "bind",
+              source: "/absent",
+              target: "/b",
+              readOnly: true,
+              recursive: false,
+              optional: false,
+              noexec: false,
+            } as const,
+          ],
+        };
+        return launchSandbox(plan.sandboxId.startsWith("probe") ? plan : broken, {
+          initPath: bench.options.initPath,
+          title,
+        });
+      },
+    });
+    const second = bench.intent();
+    await expect(failing.create(second)).rejects.toThrow(/bind-open.*\/absent/);
+    expect((await failing.inspect(second.sandboxId))?.running).toBeUndefined();
+    await failing.delete(second.sandboxId);
+    await expectNoLeaks(before);
+  });
+
+  it("tells watchers when an init ends by itself, and not when the driver ends it", async () => {
+    const { driver } = bench;
+    const [killed, deleted] = [bench.intent(), bench.intent()];
+    const started = await driver.create(killed);
+    await driver.create(deleted);
+    const stop = new AbortController();
+    const events: DriverEvent[] = [];
+    const watching = (async () => {
+      for await (const event of driver.watch(stop.signal)) {
+        // Other tests' sandboxes were ended by drivers of their own.
+        if ([killed.sandboxId, deleted.sandboxId].includes(event.sandboxId)) events.push(event);
+      }
+    })();
+    await driver.delete(deleted.sandboxId);
+    process.kill(started.record.pid, "SIGKILL");
+    const deadline = performance.now() + 5_000;
+    while (events.length === 0 && performance.now() < deadline) await sleep(20);
+    stop.abort();
+    await watching;
+    expect(events).toEqual([{ kind: "ended", sandboxId: killed.sandboxId, generation: 1n, record: started.record }]);
+    await driver.delete(killed.sandboxId);
+    await expectNoLeaks(before);
+  });
+
+  it("keeps the nonce out of every file", async () => {
+    const intent = bench.intent();
+    await bench.driver.create(intent);
+    const folder = join(bench.options.paths.state, "sandboxes", intent.sandboxId);
+    const nonce = Buffer.from(intent.nonce);
+    for (const name of readdirSync(folder).filter((entry) => entry.endsWith(".json"))) {
+      const text = readFileSync(join(folder, name), "utf8");
+      expect(text).not.toContain(nonce.toString("hex"));
+      expect(text).not.toContain(nonce.toString("base64"));
+    }
+    await bench.driver.delete(intent.sandboxId);
+  });
+
+  it.each(["../x", "", ".trash-a", "a/b", "a".repeat(200)])("refuses the id %j everywhere", async (sandboxId) => {
+    const { driver } = bench;
+    await expect(driver.create(bench.intent({ sandboxId }))).rejects.toMatchObject({ code: "invalid_sandbox_id" });
+    const refused = { code: "invalid_sandbox_id" };
+    await expect(driver.stop(sandboxId)).rejects.toMatchObject(refused);
+    await expect(driver.delete(sandboxId)).rejects.toMatchObject(refused);
+    await expect(driver.inspect(sandboxId)).rejects.toMatchObject(refused);
+  });
+
+  it("runs many sandboxes at once and removes them all", async () => {
+    const intents = Array.from({ length: 20 }, () => bench.intent());
+    const all = await Promise.all(intents.map((intent) => bench.driver.create(intent)));
+    expect(new Set(all.map((started) => started.record.pid)).size).toBe(20);
+    await Promise.all(intents.map((intent) => bench.driver.delete(intent.sandboxId)));
+    await expectNoLeaks(before);
+  });
+});
+
+describe("limits", () => {
+  it("hold memory and processes where the machine lets the gateway limit them", async () => {
+    await using bench = await openBench();
+    const intent = bench.intent({ resources: { cpuMillis: 1000, memoryBytes: 128n << 20n, pids: 40 } });
+    const started = await bench.driver.create(intent);
+    await using boundary = await confine(started, intent);
+    const layers = new Map(started.isolation.map((layer) => [layer.name, layer.enforced]));
+    expect(layers.get("limit_pids")).toBe(true);
+    expect(layers.get("limit_memory")).toBe(bench.driver.capabilities.memoryLimit);
+
+    const forks = await shell(boundary, started, "i=0; while [ $i -lt 100 ]; do sleep 1 & i=$((i+1)); done; echo all");
+    expect(forks.stdout).not.toContain("all");
+    expect(forks.stderr).toMatch(/fork|Resource temporarily unavailable/);
+
+    if (bench.driver.capabilities.memoryLimit) {
+      const eat = await shell(boundary, started, "exec perl -e 'my $x = \"a\" x (300 << 20); print length $x'");
+      expect(eat.stdout).toBe("");
+      expect(eat.exit).toEqual({ kind: "signaled", signal: 9 });
+    } else {
+      expect(started.isolation.find((layer) => layer.name === "limit_memory")?.detail).toMatch(
+        /no cgroup is delegated/,
+      );
+    }
+  });
+  it("are reported for what they are", async () => {
+    await using bench = await openBench();
+    const started = await bench.driver.create(bench.intent());
+    const identity = started.isolation.find((layer) => layer.name === "workload_identity");
+    expect(identity?.enforced).toBe(inMode({ root: true, user: false }));
+  });
+});
+
+describe("capture mode", () => {
+  it("is the best that this user may have", async () => {
+    await using bench = await openBench();
+    expect(bench.driver.capabilities.captureMode).toBe(inMode({ root: "sk_lookup", user: "nft" }));
+  });
+  it.each(["nft", "listener_per_port"])("can be demanded: %s", async (mode) => {
+    await using bench = await openBench({ OPENSHELL_CAPTURE: mode });
+    expect(bench.driver.capabilities.captureMode).toBe(mode);
+    const intent = bench.intent({ endpointPorts: [8443] });
+    const started = await bench.driver.create(intent);
+    await using boundary = await confine(started, intent);
+    const ports = boundary.capture.tcp.map((listener) => listener.port);
+    expect(new Set(ports)).toEqual(new Set(mode === "nft" ? [3128] : [80, 443, 3128, 8443]));
+  });
+  it("fails closed when the demanded one is not to be had", async () => {
+    const open = openBench({ OPENSHELL_CAPTURE: "sk_lookup" });
+    if (inMode({ root: false, user: true })) await expect(open).rejects.toMatchObject({ code: "capture_unavailable" });
+    else await (await open)[Symbol.asyncDispose]();
+  });
+});
