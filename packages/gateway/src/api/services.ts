@@ -1,11 +1,10 @@
 import { randomBytes } from "node:crypto";
-import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { ConnectRouter } from "@connectrpc/connect";
 import { OpenShell, SandboxPhase } from "@openshell/api";
 import { SupervisorGateway } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { unimplementedRest } from "@openshell/api/unimplemented.ts";
-import { describeError, LogField } from "@openshell/base";
+import { currentBootId, describeError, LogField } from "@openshell/base";
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import { SandboxController } from "../compute/controller.ts";
 import { launchFacts } from "../compute/launch-facts.ts";
@@ -39,10 +38,11 @@ import { sandboxHandlers } from "./sandboxes.ts";
 import { watchHandlers } from "./watch.ts";
 import { workspaceHandlers } from "./workspaces.ts";
 
+const DEFAULT_WORKSPACE = "default";
+
 /** The gateway's services over the configured compute driver. */
 export const createServices: CreateServices = async (deps) => {
-  const bootId = (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
-  return assembleServices(deps, await localDriver(deps), bootId);
+  return assembleServices(deps, await localDriver(deps), currentBootId());
 };
 
 /** The handlers that this build has. */
@@ -156,7 +156,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
   const unsubscribe = deps.hosts.subscribe({
     onGone: (host, isolate) => {
       log[isolate ? "error" : "warn"]({ [LogField.hostId]: host.id, isolate }, "a supervisor host is gone");
-      controller.hostGone(host);
+      controller.hostGone(host, isolate);
     },
     onIdle: (host) => {
       if (hosts.assignedTo(host.id).length > 0) return;
@@ -177,8 +177,14 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     hostRoutes: (router: ConnectRouter) => void router.service(SupervisorGateway, hostService),
 
     async start() {
+      // Making a key takes longer than a sandbox; the first one should not wait for it.
+      void deps.inspectionCas
+        .of(DEFAULT_WORKSPACE)
+        .catch((error: unknown) => log.warn({ err: error }, "cannot prepare the inspection CA"));
       void watchDriver({ driver, store, clock, log, controller, signal: closed.signal });
       void reconcileDeliveries(sessions, api, closed.signal);
+      // Hosts first: a sandbox that is taken up again goes to the host that holds it.
+      await deps.hosts.adopt();
       await recover({ store, driver, controller, events, log });
     },
 

@@ -136,10 +136,14 @@ export class SandboxController implements HostEvents {
   }
 
   /** A host process is gone: its sandboxes get another one, which attaches to what still runs. */
-  hostGone(host: HostRecord): void {
-    const { hosts } = this.#deps;
+  hostGone(host: HostRecord, isolate: boolean): void {
+    const { clock, feeds, hosts } = this.#deps;
+    const message = isolate
+      ? "HIGH: the supervisor host died again and again; its sandboxes get a host each from now on"
+      : "the supervisor host died; the sandbox is frozen until another one attaches";
     for (const { sandboxId } of hosts.assignedTo(host.id)) {
       hosts.unassign(sandboxId, "the host is gone");
+      feeds.of(sandboxId).addEvent({ type: "Warning", reason: "SupervisorLost", message }, clock.now());
       void this.request(sandboxId);
     }
   }

@@ -142,10 +142,10 @@ export class HostRegistry {
       return;
     }
     const hello = first.message.value as HostHello;
+    await launcher.connected(host.id, { pid: hello.pid, build: hello.build });
     const connection = new BoundedQueue<HostDownlink>(HOST_QUEUE);
     this.#connections.get(host.id)?.close(unavailable("replaced by a newer connection of the same host"));
     this.#connections.set(host.id, connection);
-    await launcher.connected(host.id, { pid: hello.pid, build: hello.build });
     log.info(
       { [LogField.hostId]: host.id, [LogField.instanceId]: hello.instanceId, [LogField.pid]: hello.pid },
       "host connected",
