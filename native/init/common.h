@@ -17,7 +17,7 @@ enum {
   PLAN_MAX = 8 << 20,      /* bytes; CA bundles travel as file steps */
   STEPS_MAX = 512,
   RANGES_MAX = 16,
-  ROUTES_MAX = 64,
+  ROUTES_MAX = 512,
   PORTS_MAX = 128,
   CGROUPS_MAX = 16,
   LISTENERS_MAX = 2 * PORTS_MAX + 2,

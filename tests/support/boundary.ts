@@ -49,6 +49,7 @@ export function testPlan(options: TestPlanOptions = {}): TestPlan {
   const idMap = (id: number) =>
     runsAsRoot ? { inside: 0, outside: ROOT_MODE_BASE, count: 65_536 } : { inside: id, outside: id, count: 1 };
   const mode = options.mode ?? (runsAsRoot ? "sk_lookup" : "nft");
+  const ports = mode === "listener_per_port" ? (options.ports ?? [80, 443, 3128]) : [];
   return {
     folder,
     outsideUid: runsAsRoot ? ROOT_MODE_BASE + uid : uid,
@@ -71,10 +72,10 @@ export function testPlan(options: TestPlanOptions = {}): TestPlan {
       root: [...baseSteps(uid, gid), ...(options.extraSteps ?? []), { kind: "seal", target: "/" }],
       network: {
         mode,
-        routes: captureRoutes(),
+        routes: captureRoutes(ports),
         skLookup: mode === "sk_lookup" ? compileSkLookup() : undefined,
         nft: mode === "nft" ? captureNftBatch(3128) : undefined,
-        ports: mode === "listener_per_port" ? (options.ports ?? [80, 443, 3128]) : [],
+        ports,
       },
       orphanLimitMs: options.orphanLimitMs ?? 30_000,
     },

@@ -11,7 +11,7 @@ export const PLAN_LIMITS = {
   bytes: 8 << 20,
   steps: 512,
   ranges: 16,
-  routes: 64,
+  routes: 512,
   ports: 128,
   cgroups: 16,
   socketPathBytes: 100,

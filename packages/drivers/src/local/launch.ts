@@ -66,12 +66,13 @@ export function controlSocketPath(controlFolder: string): string {
 }
 
 export function planNetwork(mode: CaptureMode, endpointPorts: readonly number[]): PlanNetwork {
+  const ports = mode === "listener_per_port" ? capturePorts(endpointPorts) : [];
   return {
     mode,
-    routes: captureRoutes(),
+    routes: captureRoutes(ports),
     skLookup: mode === "sk_lookup" ? compileSkLookup() : undefined,
     nft: mode === "nft" ? captureNftBatch(CAPTURE_PORT) : undefined,
-    ports: mode === "listener_per_port" ? capturePorts(endpointPorts) : [],
+    ports,
   };
 }
 

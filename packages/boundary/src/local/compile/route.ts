@@ -36,6 +36,7 @@ const RTN_LOCAL = 2;
 const FRA_PRIORITY = 6;
 const FRA_TABLE = 15;
 const FRA_IP_PROTO = 22;
+const FRA_DPORT_RANGE = 24;
 const FR_ACT_TO_TBL = 1;
 const IPPROTO_TCP = 6;
 
@@ -53,14 +54,21 @@ export interface RouteMessage {
  * Equivalent to `ip link set lo up`, `ip route add local 0.0.0.0/0 dev lo table 100 src 127.0.0.1`, `ip rule add pref 10
  * ipproto tcp lookup 100`, and the same for IPv6. With a source address, peers show as 127.0.0.1 or ::1 instead of the
  * destination; with a rule for TCP alone, UDP and ICMP fail with ENETUNREACH instead of hanging.
+ *
+ * `ports`: only these are captured (a rule each with `dport`), any other TCP port is unreachable at once. A reset from a
+ * foreign local address could not be sent, so without that the agent would wait. Empty: every port.
  */
-export function captureRoutes(): readonly RouteMessage[] {
+export function captureRoutes(ports: readonly number[] = []): readonly RouteMessage[] {
+  const wanted = ports.length === 0 ? [undefined] : ports;
+  let sequence = 1;
+  const rules = (family: number, optional: boolean): readonly RouteMessage[] =>
+    wanted.map((port) => ({ message: tcpRule(++sequence, family, port), optional }));
   return [
-    { message: loopbackUp(1), optional: false },
-    { message: localRoute(2, AF_INET), optional: false },
-    { message: tcpRule(3, AF_INET), optional: false },
-    { message: localRoute(4, AF_INET6), optional: true },
-    { message: tcpRule(5, AF_INET6), optional: true },
+    { message: loopbackUp(sequence), optional: false },
+    { message: localRoute(++sequence, AF_INET), optional: false },
+    ...rules(AF_INET, false),
+    { message: localRoute(++sequence, AF_INET6), optional: true },
+    ...rules(AF_INET6, true),
   ];
 }
 
@@ -91,7 +99,7 @@ function localRoute(sequence: number, family: number): Uint8Array {
   );
 }
 
-function tcpRule(sequence: number, family: number): Uint8Array {
+function tcpRule(sequence: number, family: number, port: number | undefined): Uint8Array {
   return compile((writer) =>
     message(writer, { type: RTM_NEWRULE, flags: CREATE, sequence }, (body) => {
       // struct fib_rule_hdr: family, dst_len, src_len, tos, table, two reserved bytes, action, flags.
@@ -99,6 +107,11 @@ function tcpRule(sequence: number, family: number): Uint8Array {
       attributeU32(body, FRA_PRIORITY, CAPTURE_RULE_PRIORITY);
       attributeU32(body, FRA_TABLE, CAPTURE_TABLE);
       attribute(body, FRA_IP_PROTO, Uint8Array.of(IPPROTO_TCP));
+      // struct fib_rule_port_range: first and last port, host byte order (little endian here).
+      if (port !== undefined) {
+        const [low, high] = [port & 0xff, port >> 8];
+        attribute(body, FRA_DPORT_RANGE, Uint8Array.of(low, high, low, high));
+      }
     }),
   );
 }
