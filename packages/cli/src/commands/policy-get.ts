@@ -1,0 +1,102 @@
+import type { Args, CommandSpec } from "../args.ts";
+import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
+import { EXIT } from "../errors.ts";
+import { sandboxName } from "../model/last-sandbox.ts";
+import { revisionObject } from "../model/policy-revision.ts";
+import { object, text } from "../model/sandbox.ts";
+import { cell, formatTime } from "../output/terminal.ts";
+import { plainPolicy, policyText } from "../policy/message.ts";
+import type { Json } from "../transport/unary.ts";
+
+export const spec: CommandSpec = {
+  path: ["policy", "get"],
+  summary: "show the policy of a sandbox",
+  positionals: [{ name: "SANDBOX" }],
+  flags: [
+    { long: "rev", value: "N", help: "a stored revision (default: 0, the effective policy)" },
+    { long: "full", conflicts: ["base"], help: "with the policy itself, rules of providers included" },
+    { long: "base", help: "with the policy itself as it was set, without rules of providers" },
+    { ...OUTPUT_FLAG, choices: ["table", "json"] },
+  ],
+  about: ["What --base prints behind the line --- can be changed and given back to openshell policy set."],
+  examples: ["openshell policy get dev --base", "openshell policy get dev --rev 3 -o json"],
+};
+
+export async function run(context: Context, args: Args): Promise<number> {
+  const name = await sandboxName(context, args.positionals[0]);
+  const rev = wholeNumber(args.value("rev"), "rev", 0, 2 ** 31) ?? 0;
+  const scope = { workspaceScope: context.scope };
+  const result = rev === 0 ? await effective(context, name, scope) : await stored(context, name, rev, scope);
+  const policy = result.policy === undefined ? undefined : plainPolicy(result.policy);
+  const shown = policy === undefined || !args.has("base") ? policy : withoutProviderRules(policy);
+  if (context.outputFormat === "json") {
+    await context.printStructured({ ...result.facts, policy: shown ?? null }, "json");
+    return EXIT.ok;
+  }
+  const lines = result.lines.map(([label, value]) => `${label}: ${value}\n`).join("");
+  await context.print(lines);
+  if ((args.has("full") || args.has("base")) && shown !== undefined) await context.print(`---\n${policyText(shown)}`);
+  return EXIT.ok;
+}
+
+interface Shown {
+  readonly lines: readonly (readonly [string, string])[];
+  readonly facts: Json;
+  readonly policy: Json | undefined;
+}
+
+async function effective(context: Context, name: string, scope: Json): Promise<Shown> {
+  const config = await context.call("GetSandboxConfig", { ...scope, name });
+  const source =
+    text(config["policySource"])
+      .replace(/^POLICY_SOURCE_/, "")
+      .toLowerCase() || "sandbox";
+  const facts = {
+    scope: "sandbox",
+    sandbox: name,
+    version: Number(config["version"] ?? 0),
+    hash: text(config["policyHash"]),
+    status: "effective",
+    config_revision: text(config["configRevision"]) || "0",
+    policy_source: source,
+    global_policy_version: Number(config["globalPolicyVersion"] ?? 0),
+  };
+  return {
+    facts,
+    lines: [
+      ["Version", String(facts.version)],
+      ["Hash", cell(facts.hash)],
+      ["Status", "effective"],
+      ["Source", source],
+      ["Config rev", cell(facts.config_revision)],
+    ],
+    policy: config["policy"] === undefined ? undefined : object(config["policy"]),
+  };
+}
+
+async function stored(context: Context, name: string, version: number, scope: Json): Promise<Shown> {
+  const answer = await context.call("GetSandboxPolicyStatus", { ...scope, sandbox: name, version });
+  const revision = object(answer["revision"]);
+  const facts = revisionObject(revision);
+  const active = Number(answer["activeVersion"] ?? 0);
+  return {
+    facts: { scope: "sandbox", sandbox: name, active_version: active, ...facts },
+    lines: [
+      ["Version", String(facts["version"])],
+      ["Hash", cell(facts["hash"])],
+      ["Status", cell(facts["status"])],
+      ["Active", String(active)],
+      ["Created", formatTime(facts["created_at"])],
+      ["Loaded", formatTime(facts["loaded_at"])],
+      ...(facts["load_error"] === "" ? [] : [["Error", cell(facts["load_error"])] as const]),
+    ],
+    policy: revision["policy"] === undefined ? undefined : object(revision["policy"]),
+  };
+}
+
+/** Rules that the gateway composed from attached providers are not part of what was set. */
+function withoutProviderRules(policy: Json): Json {
+  const rules = Object.entries(object(policy["network_policies"])).filter(([key]) => !key.startsWith("_provider_"));
+  const { network_policies: _rules, ...rest } = policy;
+  return rules.length === 0 ? rest : { ...rest, network_policies: Object.fromEntries(rules) };
+}

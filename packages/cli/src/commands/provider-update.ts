@@ -1,0 +1,64 @@
+import { type Args, type CommandSpec, requirePositional } from "../args.ts";
+import { type Context, pairs } from "../context.ts";
+import { EXIT, usageError } from "../errors.ts";
+import { CREDENTIAL_FLAGS, configOf, credentialsOf } from "../model/credentials.ts";
+import { providerObject } from "../model/provider.ts";
+import { cell } from "../output/terminal.ts";
+
+export const spec: CommandSpec = {
+  path: ["provider", "update"],
+  summary: "change credentials or settings",
+  positionals: [{ name: "NAME", required: true }],
+  flags: [
+    ...CREDENTIAL_FLAGS,
+    {
+      long: "credential-expires-at",
+      value: "KEY=TIME",
+      many: true,
+      help: "when a credential stops being valid: RFC 3339, or milliseconds since 1970; 0 for never",
+    },
+  ],
+  about: [
+    "Keys that are given replace stored ones; an empty value removes a key. Running sandboxes use the new values at once.",
+  ],
+  examples: ["openshell provider update model --credential MODEL_API_KEY"],
+};
+
+export async function run(context: Context, args: Args): Promise<number> {
+  const name = requirePositional(args, 0, "the name of the provider", spec);
+  const credentials = await credentialsOf(context);
+  const config = configOf(context);
+  const expiries = pairs(args.values("credential-expires-at"), "credential-expires-at");
+  if (Object.keys({ ...credentials, ...config, ...expiries }).length === 0) {
+    throw usageError(
+      "nothing is to be changed",
+      "Write --credential KEY, --config KEY=VALUE or --credential-expires-at KEY=TIME",
+    );
+  }
+  const clear = Object.keys(expiries).filter((key) => expiries[key] === "0");
+  const times = Object.entries(expiries).flatMap(([key, text]) =>
+    text === "0" ? [] : [[key, expiryTime(key, text)] as const],
+  );
+  const answer = await context.call("UpdateProvider", {
+    workspaceScope: context.scope,
+    provider: { metadata: { name }, credentials, config },
+    credentialExpirationTimes: Object.fromEntries(times),
+    clearCredentialExpirationKeys: clear,
+  });
+  const updated = providerObject(answer["provider"]);
+  const receipts = Array.isArray(answer["targetReceipts"]) ? answer["targetReceipts"].length : 0;
+  const reach = receipts === 0 ? "" : `; ${receipts} ${receipts === 1 ? "sandbox takes" : "sandboxes take"} it up`;
+  await context.success(`Updated provider ${cell(updated.name)}${reach}.`);
+  return EXIT.ok;
+}
+
+function expiryTime(key: string, text: string): string {
+  const time = /^\d+$/.test(text) ? new Date(Number(text)) : new Date(text);
+  if (Number.isNaN(time.getTime())) {
+    throw usageError(
+      `--credential-expires-at ${key}: ${JSON.stringify(text)} is no time`,
+      "Write 2027-01-31T12:00:00Z",
+    );
+  }
+  return time.toISOString();
+}

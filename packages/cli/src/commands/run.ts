@@ -1,0 +1,186 @@
+import { posix } from "node:path";
+import type { Args, CommandSpec } from "../args.ts";
+import type { Context } from "../context.ts";
+import { CliError, EXIT, usageError } from "../errors.ts";
+import { type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
+import { Progress } from "../output/progress.ts";
+import { Interruption } from "../terminal/interruption.ts";
+import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
+import type { Json } from "../transport/unary.ts";
+
+export const spec: CommandSpec = {
+  path: ["run"],
+  summary: "run one command in a sandbox of its own",
+  trailing: "direct",
+  flags: [
+    ...WORKLOAD_FLAGS,
+    {
+      long: "workdir",
+      value: "PATH",
+      help: "folder inside to start in (default: the mounted current folder, else the home)",
+    },
+    { long: "name", value: "NAME", help: "name of the sandbox (default: generated)" },
+    { long: "keep", help: "keep the sandbox when the command has ended" },
+  ],
+  about: [
+    "Creates a sandbox, runs COMMAND in it as its main process, joins it with this terminal, and removes the sandbox again.",
+    "The exit status is the command's own; 128 + N when signal N ended it; 127 when it does not exist inside.",
+    "Without COMMAND a login shell is started.",
+  ],
+  examples: [
+    "openshell run -- id",
+    'openshell run --volume "$PWD:/work" -- make test',
+    'openshell run --policy policy.yaml --provider model --volume "$PWD:/work" -- opencode run "fix the failing test"',
+  ],
+};
+
+/** Annotation of sandboxes that nobody wants once their main process has ended. */
+const EPHEMERAL = { "openshell.nvidia.com/retention": "ephemeral" };
+const NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789";
+
+export async function run(context: Context, args: Args): Promise<number> {
+  const keep = args.has("keep");
+  const tty = wantsTty(context);
+  const volumes = volumesOf(context);
+  const workdir = args.value("workdir") ?? mountedWorkdir(context.surroundings.cwd, volumes);
+  if (workdir !== undefined && !workdir.startsWith("/")) {
+    throw usageError(
+      `--workdir ${JSON.stringify(workdir)} is no absolute path`,
+      "Name a folder inside the sandbox, such as /work",
+    );
+  }
+  const { request, spec: workload } = await workloadRequest(context, volumes);
+  const name = args.value("name") ?? generatedName();
+  const create: Json = {
+    ...request,
+    name,
+    ...(keep ? {} : { annotations: EPHEMERAL }),
+    awaitMainProcessAttachment: true,
+    spec: { ...workload, command: inFolder(args.command, workdir), tty },
+  };
+  await sayWhere(context, volumes, workdir);
+
+  using interruption = Interruption.listen();
+  using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the sandbox");
+  let made = false;
+  const remove = async (): Promise<void> => {
+    if (!made || keep) return;
+    made = false;
+    await context.call(
+      "DeleteSandbox",
+      { workspaceScope: context.scope, name, allowMissing: true },
+      { timeoutMs: DELETE_TIMEOUT_MS },
+    );
+  };
+  try {
+    made = true;
+    const creating = context.call("CreateSandbox", create, { signal: interruption.atOnce });
+    // The code for attaching is loaded while the gateway works.
+    const [{ attach, windowSize }] = await Promise.all([
+      import("../terminal/attach.ts"),
+      creating.catch(notMade(() => (made = false))),
+    ]);
+    const target = await context.ensureGateway();
+    interruption.onFirst(() => {
+      void context.call("StopSandbox", { workspaceScope: context.scope, name }).catch(() => interruption.force());
+    });
+    const result = await attach(
+      {
+        endpoint: target.endpoint,
+        start: {
+          workspace: context.workspace,
+          sandbox: name,
+          command: [],
+          tty,
+          ...windowSize(context.surroundings.stdout),
+        },
+        mainProcess: true,
+        tty,
+        detachable: keep,
+        onOutput: () => progress.stop(),
+        signal: interruption.atOnce,
+      },
+      context.surroundings,
+    );
+    progress.stop();
+    if (result.kind === "detached") {
+      await context.say(`detached; ${name} runs on`);
+      return EXIT.ok;
+    }
+    await remove();
+    if (keep) await context.say(`openshell: kept sandbox ${name}; remove it with \`openshell sandbox delete ${name}\``);
+    const code = interruption.exitCode(result.code);
+    if (code === EXIT.notFound) await explainNotFound(context, args.command, volumes);
+    return code;
+  } catch (error) {
+    progress.stop();
+    await remove().catch((failure: unknown) =>
+      context.warn(`sandbox ${name} could not be removed: ${(failure as Error).message}`),
+    );
+    if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
+    throw error;
+  }
+}
+
+/** A refusal to create leaves nothing to remove, except when the answer was lost. */
+function notMade(forget: () => void) {
+  return (error: unknown): never => {
+    const code = (error as { code?: unknown }).code;
+    if (code !== "unavailable" && code !== "deadline_exceeded" && code !== "canceled") forget();
+    throw error;
+  };
+}
+
+/** The target of the volume that holds the current folder, with the rest of the path; undefined when none or several do. */
+export function mountedWorkdir(cwd: string, volumes: readonly Volume[]): string | undefined {
+  const holding = volumes.filter(({ source }) => cwd === source || cwd.startsWith(source === "/" ? "/" : `${source}/`));
+  const [only] = holding;
+  return only === undefined || holding.length > 1 ? undefined : posix.join(only.target, cwd.slice(only.source.length));
+}
+
+/** The API has no working directory for the main process: a shell changes it and becomes the command. */
+export function inFolder(command: readonly string[], workdir: string | undefined): readonly string[] {
+  if (workdir === undefined) return command;
+  const target = command.length > 0 ? command : ["/bin/bash", "-l"];
+  return ["/bin/sh", "-c", 'cd -- "$0" && exec "$@"', workdir, ...target];
+}
+
+async function sayWhere(context: Context, volumes: readonly Volume[], workdir: string | undefined): Promise<void> {
+  const { stderr, cwd } = context.surroundings;
+  if (stderr.isTTY !== true) return;
+  const mounted = mountedWorkdir(cwd, volumes);
+  const where =
+    workdir === undefined
+      ? "the sandbox's own home"
+      : workdir === mounted
+        ? `${workdir}, which is the current folder`
+        : workdir;
+  const hint = mounted === undefined ? `; the current folder is not mounted (--volume "$PWD:/work" does that)` : "";
+  await context.say(context.err.dim(`openshell: working in ${where}${hint}`));
+}
+
+async function explainNotFound(
+  context: Context,
+  command: readonly string[],
+  volumes: readonly Volume[],
+): Promise<void> {
+  const program = command[0];
+  if (program === undefined) return;
+  const { findOutside, shellWord } = await import("../model/not-found.ts");
+  const found = findOutside(program, context.env, volumes);
+  if (found === undefined) return;
+  const { errorLines } = await import("../errors.ts");
+  const words = [found.real, ...command.slice(1)].map(shellWord).join(" ");
+  const volume = shellWord(`${found.folder}:${found.folder}:ro`);
+  const where = found.real === found.path ? found.path : `${found.path} (which is ${found.real})`;
+  const error = new CliError(`${program} is at ${where} on this machine, but the sandbox does not contain it`, {
+    next: `openshell run --volume ${volume} -- ${words}`,
+  });
+  for (const line of errorLines(error, context.err.bold)) await context.say(line);
+}
+
+/** Chosen here, so that the sandbox can be removed even when the answer to its creation is never read. */
+function generatedName(): string {
+  const random = crypto.getRandomValues(new Uint8Array(10));
+  return `run-${Array.from(random, (byte) => NAME_LETTERS[byte % NAME_LETTERS.length]).join("")}`;
+}

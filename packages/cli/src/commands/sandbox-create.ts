@@ -1,0 +1,151 @@
+import type { Args, CommandSpec } from "../args.ts";
+import { type Context, OUTPUT_FLAG } from "../context.ts";
+import { CliError, EXIT, usageError } from "../errors.ts";
+import { secretLooking } from "../model/environment.ts";
+import { rememberSandbox } from "../model/last-sandbox.ts";
+import { object, sandboxObject, sandboxView } from "../model/sandbox.ts";
+import { waitForPhase } from "../model/wait.ts";
+import { volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
+import { Progress } from "../output/progress.ts";
+import { attach, windowSize } from "../terminal/attach.ts";
+import { Interruption } from "../terminal/interruption.ts";
+import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
+import { RpcError } from "../transport/rpc-error.ts";
+
+export const spec: CommandSpec = {
+  path: ["sandbox", "create"],
+  summary: "create a sandbox",
+  trailing: "separated",
+  flags: [
+    { long: "name", value: "NAME", help: "name (default: generated)" },
+    ...WORKLOAD_FLAGS,
+    { long: "detach", help: "do not join the main process; return when the sandbox is ready" },
+    { long: "no-keep", conflicts: ["keep"], help: "remove the sandbox when the main process has ended" },
+    { long: "keep", hidden: true, help: "the default" },
+    { long: "driver-config-json", value: "JSON", help: "settings by driver name, where the gateway allows it" },
+    { long: "no-credential-warnings", help: "do not warn of credentials in --env" },
+    { ...OUTPUT_FLAG, conflicts: ["no-keep"] },
+  ],
+  about: [
+    "Creates a sandbox with COMMAND as its main process (default: a login shell) and joins it with this terminal.",
+    "The sandbox stays when the command has ended; its phase is then Completed, or Error for a status other than 0.",
+  ],
+  examples: ["openshell sandbox create --name dev", "openshell sandbox create --name job --detach -- sleep infinity"],
+};
+
+const READY = ["Ready", "Completed"];
+
+export async function run(context: Context, args: Args): Promise<number> {
+  const detach = args.has("detach");
+  const ephemeral = args.has("no-keep");
+  const structured = context.outputFormat !== "table";
+  const joined = !detach && !structured;
+  const tty = wantsTty(context);
+  const volumes = volumesOf(context);
+  const { request, spec: workload } = await workloadRequest(context, volumes);
+  await warnOfCredentials(context, args);
+  const create = {
+    ...request,
+    name: args.value("name") ?? "",
+    ...(ephemeral ? { annotations: { "openshell.nvidia.com/retention": "ephemeral" } } : {}),
+    awaitMainProcessAttachment: joined,
+    spec: { ...withDriverConfig(workload, args), command: args.command, tty },
+  };
+  using interruption = Interruption.listen();
+  using progress = Progress.start(context.surroundings.stderr, context.err, "Creating the sandbox");
+  const view = sandboxView(object(await createOrExplain(context, create, interruption.atOnce))["sandbox"]);
+  const { name } = view;
+  if (!ephemeral) rememberSandbox(context, name);
+  if (structured || detach) {
+    progress.stop();
+    if (!structured) await context.print(`\nCreated sandbox: ${name}\n\n`);
+    const ready = await waitForPhase(context, name, {
+      until: READY,
+      failed: ["Error", "Stopped", "Deleting"],
+      doing: "Starting sandbox",
+      limitVariable: "OPENSHELL_PROVISION_TIMEOUT",
+    });
+    const format = context.outputFormat;
+    if (format !== "table") await context.printStructured({ ...sandboxObject(ready), service_urls: {} }, format);
+    return EXIT.ok;
+  }
+  progress.stop();
+  await context.say(`\nCreated sandbox: ${name}\n`);
+  const target = await context.ensureGateway();
+  try {
+    const result = await attach(
+      {
+        endpoint: target.endpoint,
+        start: {
+          workspace: context.workspace,
+          sandbox: name,
+          command: [],
+          tty,
+          ...windowSize(context.surroundings.stdout),
+        },
+        mainProcess: true,
+        tty,
+        detachable: !ephemeral,
+        signal: interruption.atOnce,
+      },
+      context.surroundings,
+    );
+    if (result.kind === "detached") {
+      await context.say(`\r\ndetached; ${name} runs on`);
+      return EXIT.ok;
+    }
+    return result.code;
+  } catch (error) {
+    if (interruption.signalled === undefined) throw error;
+    if (!ephemeral)
+      await context.say(`openshell: left ${name}, which runs on; \`openshell sandbox stop ${name}\` ends it`);
+    return interruption.exitCode(EXIT.failure);
+  } finally {
+    if (ephemeral) {
+      const request = { workspaceScope: context.scope, name, allowMissing: true };
+      await context.call("DeleteSandbox", request, { timeoutMs: DELETE_TIMEOUT_MS });
+    }
+  }
+}
+
+async function createOrExplain(context: Context, request: Readonly<Record<string, unknown>>, signal: AbortSignal) {
+  try {
+    return await context.call("CreateSandbox", request, { signal });
+  } catch (error) {
+    if (!(error instanceof RpcError) || error.code !== "already_exists") throw error;
+    const name = String(request["name"]);
+    throw new CliError(error.message, {
+      next: `Remove it with \`openshell sandbox delete ${name}\`, or choose another --name`,
+      cause: error,
+    });
+  }
+}
+
+function withDriverConfig(workload: Readonly<Record<string, unknown>>, args: Args) {
+  const text = args.value("driver-config-json");
+  if (text === undefined) return workload;
+  let given: unknown;
+  try {
+    given = JSON.parse(text);
+  } catch {
+    given = undefined;
+  }
+  if (typeof given !== "object" || given === null || Array.isArray(given)) {
+    throw usageError("--driver-config-json is no JSON object", `Write --driver-config-json '{"local": {…}}'`);
+  }
+  const template = object(workload["template"]);
+  const config = { ...(given as Record<string, unknown>) };
+  const local = object(object(template["driverConfig"])["local"]);
+  if (Object.keys(local).length > 0) config["local"] = { ...object(config["local"]), ...local };
+  return { ...workload, template: { ...template, driverConfig: config } };
+}
+
+async function warnOfCredentials(context: Context, args: Args): Promise<void> {
+  if (args.has("no-credential-warnings")) return;
+  const names = secretLooking(args.values("env").map((text) => text.split("=", 1)[0]!));
+  if (names.length === 0) return;
+  await context.warn(`${names.join(", ")}: a variable gives the agent the value itself`);
+  await context.say(
+    "  A provider keeps it outside: openshell provider create --name NAME --type generic --credential KEY",
+  );
+}

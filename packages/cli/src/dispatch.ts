@@ -1,0 +1,161 @@
+import { type Args, type CommandSpec, parseCommandLine } from "./args.ts";
+import { type CommandEntry, findCommand, type Group } from "./commands/index.ts";
+import { Context, type Surroundings } from "./context.ts";
+import { EXIT, errorLines, toCliError, usageError } from "./errors.ts";
+import { nearestName } from "./nearest.ts";
+import { styleFor } from "./output/style.ts";
+import { writeAll } from "./output/terminal.ts";
+
+/** What a command module exports. */
+export interface CommandModule {
+  readonly spec: CommandSpec;
+  /** Resolves with the exit status. */
+  run(context: Context, args: Args): Promise<number>;
+}
+
+/** Options before the command that take a value. */
+const VALUED = new Set(["-g", "--gateway", "--gateway-endpoint", "--workspace", "--color"]);
+
+/** The words that name a command, where they stand, and the rest of the line. */
+export function splitWords(argv: readonly string[], most: number): { words: string[]; rest: string[] } {
+  const words: string[] = [];
+  const rest: string[] = [];
+  for (let index = 0; index < argv.length; index += 1) {
+    const argument = argv[index]!;
+    if (argument === "--" || words.length === most) return { words, rest: [...rest, ...argv.slice(index)] };
+    if (!argument.startsWith("-") || argument === "-") {
+      words.push(argument);
+      continue;
+    }
+    rest.push(argument);
+    if (VALUED.has(argument) && index + 1 < argv.length) {
+      index += 1;
+      rest.push(argv[index]!);
+    }
+  }
+  return { words, rest };
+}
+
+/** Runs one command line; resolves with the exit status. Never throws. */
+export async function dispatch(
+  argv: readonly string[],
+  surroundings: Surroundings = processSurroundings(),
+): Promise<number> {
+  // Nobody reads any more (`| head`): there is nothing to tell and nobody to tell it.
+  surroundings.stdout.on("error", () => {});
+  surroundings.stderr.on("error", () => {});
+  try {
+    return await route(argv, surroundings);
+  } catch (error) {
+    if ((error as { code?: unknown }).code === "EPIPE") return EXIT.delivery;
+    const shown = toCliError(error);
+    const style = styleFor(surroundings.stderr.isTTY === true, "auto", surroundings.env);
+    const lines = errorLines(shown, (text) => style.bold(text.startsWith("error") ? style.red(text) : text));
+    await writeAll(surroundings.stderr, `${lines.join("\n")}\n`).catch(() => {});
+    return shown.exitCode;
+  }
+}
+
+async function route(argv: readonly string[], surroundings: Surroundings): Promise<number> {
+  const first = splitWords(argv, 1);
+  const word = first.words[0];
+  if (word === undefined) {
+    if (first.rest.some((item) => item === "-V" || item === "--version")) return printVersion(surroundings);
+    const unknown = first.rest.find(
+      (item) => !["-h", "--help", "-v", "--verbose"].includes(item) && item.startsWith("-") && !isGlobal(item),
+    );
+    if (unknown !== undefined) throw usageError(`unknown option ${unknown}`, "See openshell --help");
+    const { rootHelp } = await import("./help.ts");
+    await writeAll(surroundings.stdout, rootHelp(helpStyle(surroundings)));
+    return EXIT.ok;
+  }
+  const found = findCommand(word);
+  if (found === undefined) throw await unknownCommand(word);
+  if (!("commands" in found)) return runCommand(found, first.rest, surroundings);
+  return routeGroup(found, word, argv, surroundings);
+}
+
+async function routeGroup(
+  group: Group,
+  word: string,
+  argv: readonly string[],
+  surroundings: Surroundings,
+): Promise<number> {
+  const { words, rest } = splitWords(argv, 2);
+  const second = words[1];
+  if (second === undefined) {
+    if (rest.some((item) => item === "-V" || item === "--version")) return printVersion(surroundings);
+    const { groupHelp } = await import("./help.ts");
+    await writeAll(surroundings.stdout, groupHelp(group, helpStyle(surroundings)));
+    return EXIT.ok;
+  }
+  const entry = group.commands.find((item) => item.name === second);
+  if (entry === undefined) {
+    const near = nearestName(
+      second,
+      group.commands.map((item) => item.name),
+    );
+    const next =
+      near === undefined ? `See openshell ${group.name} --help` : `Did you mean openshell ${group.name} ${near}?`;
+    throw usageError(`openshell ${word} has no command ${JSON.stringify(second)}`, next);
+  }
+  return runCommand(entry, rest, surroundings);
+}
+
+async function runCommand(entry: CommandEntry, rest: readonly string[], surroundings: Surroundings): Promise<number> {
+  const module = await entry.load();
+  const args = parseCommandLine(module.spec, rest, surroundings.env);
+  if (args.has("version")) return printVersion(surroundings);
+  if (args.has("help")) {
+    const { commandHelp } = await import("./help.ts");
+    await writeAll(surroundings.stdout, commandHelp(module.spec, helpStyle(surroundings)));
+    return EXIT.ok;
+  }
+  return module.run(new Context(args, surroundings), args);
+}
+
+async function printVersion(surroundings: Surroundings): Promise<number> {
+  const { VERSION } = await import("./build-info.ts");
+  await writeAll(surroundings.stdout, `openshell ${VERSION}\n`);
+  return EXIT.ok;
+}
+
+async function unknownCommand(word: string) {
+  const { allNames } = await import("./commands/index.ts");
+  const near = nearestName(word, allNames());
+  return usageError(
+    `there is no command ${JSON.stringify(word.slice(0, 64))}`,
+    near === undefined ? "See openshell --help" : `Did you mean openshell ${near}?`,
+  );
+}
+
+function isGlobal(option: string): boolean {
+  return /^(-g|--gateway|--gateway-endpoint|--gateway-insecure|--workspace|--color)(=|$)/.test(option);
+}
+
+function helpStyle(surroundings: Surroundings) {
+  return styleFor(surroundings.stdout.isTTY === true, "auto", surroundings.env);
+}
+
+function processSurroundings(): Surroundings {
+  const { env } = process;
+  return {
+    env,
+    get cwd() {
+      return process.cwd();
+    },
+    uid: process.getuid?.() ?? 0,
+    get home() {
+      return env["HOME"] || process.getBuiltinModule("node:os").homedir();
+    },
+    get stdin() {
+      return process.stdin;
+    },
+    get stdout() {
+      return process.stdout;
+    },
+    get stderr() {
+      return process.stderr;
+    },
+  };
+}

@@ -1,0 +1,90 @@
+import { RuntimeError } from "@openshell/base/errors.ts";
+import { escapeUntrusted } from "@openshell/base/escape.ts";
+import { type RpcCode, RpcError } from "./transport/rpc-error.ts";
+
+/** Exit statuses of the command line (the rest are the sandboxed command's own). */
+export const EXIT = {
+  ok: 0,
+  failure: 1,
+  usage: 2,
+  /** Input or output of a command could not be delivered. */
+  delivery: 74,
+  /** A wait ran out of time. */
+  timeout: 124,
+  notFound: 127,
+  interrupted: 130,
+} as const;
+
+/** An error with everything that a person is shown: what happened, what to do next, and the exit status. */
+export class CliError extends Error {
+  /** Imperative sentences, one a line; empty when nothing helps. */
+  readonly next: readonly string[];
+  readonly exitCode: number;
+  /** Single problems behind the message, one a line. */
+  readonly details: readonly string[];
+
+  constructor(
+    message: string,
+    options: {
+      readonly next?: string | readonly string[];
+      readonly exitCode?: number;
+      readonly details?: readonly string[];
+      readonly cause?: unknown;
+    } = {},
+  ) {
+    super(message, options.cause === undefined ? undefined : { cause: options.cause });
+    this.name = "CliError";
+    this.next = typeof options.next === "string" ? [options.next] : (options.next ?? []);
+    this.exitCode = options.exitCode ?? EXIT.failure;
+    this.details = options.details ?? [];
+  }
+}
+
+/** Wrong use of a command: exit status 2. */
+export function usageError(message: string, next: string): CliError {
+  return new CliError(message, { next, exitCode: EXIT.usage });
+}
+
+/** What helps with a status when the server itself said nothing. */
+const NEXT_BY_CODE: Readonly<Partial<Record<RpcCode, string>>> = {
+  unauthenticated: "Run `openshell gateway login`, or choose another gateway with --gateway",
+  permission_denied: "Ask an administrator of the gateway for the role or scope, or use another workspace",
+  unimplemented: "The gateway's version does not offer this; compare `openshell status` with `openshell --version`",
+  unavailable: "Run `openshell status`, and try again",
+  deadline_exceeded: "Run `openshell status`; the request may have taken effect",
+  resource_exhausted: "Try again later, or remove what is no longer needed",
+  aborted: "Try again: somebody changed it at the same time",
+  internal: "The gateway's log has the cause; `openshell status` says where it is",
+};
+
+/** Any error as the one form that is shown. Nothing of an unknown error but its message gets out. */
+export function toCliError(error: unknown): CliError {
+  if (error instanceof CliError) return error;
+  if (error instanceof RpcError) return fromRpc(error);
+  if (error instanceof RuntimeError) return new CliError(error.message, { next: error.next === "" ? [] : error.next });
+  const message = error instanceof Error ? error.message : String(error);
+  return new CliError(message, { cause: error });
+}
+
+function fromRpc(error: RpcError): CliError {
+  const details = error.violations.map(
+    ({ field, description }) => `${escapeUntrusted(field)}: ${escapeUntrusted(description)}`,
+  );
+  // The gateway puts its own next step behind the message; only a bare message gets ours.
+  const fallback = NEXT_BY_CODE[error.code];
+  const hasNext = /[.!?] [A-Z`]/.test(error.message);
+  return new CliError(escapeUntrusted(error.message, 2048), {
+    details,
+    next: hasNext || fallback === undefined ? [] : fallback,
+    cause: error,
+  });
+}
+
+/** The lines shown for an error. */
+export function errorLines(error: CliError, bold: (text: string) => string = (text) => text): readonly string[] {
+  return [
+    `${bold("error:")} ${error.message}`,
+    ...error.details.map((detail) => `  - ${detail}`),
+    ...error.next.map((next) => `  ${bold("next:")} ${next}`),
+  ];
+}

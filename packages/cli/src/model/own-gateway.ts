@@ -1,0 +1,33 @@
+import type { Flag } from "../args.ts";
+import type { Context } from "../context.ts";
+import { usageError } from "../errors.ts";
+import { activeGateway, DEFAULT_GATEWAY, embedded, type Target } from "../gateway/resolve.ts";
+
+export const NAME_FLAG: Flag = {
+  long: "name",
+  value: "NAME",
+  help: `gateway of this machine (default: the active one if it is of this machine, else ${DEFAULT_GATEWAY})`,
+};
+
+/** The gateway of this machine that a `gateway` command is about. */
+export function ownGateway(context: Context): Target & { readonly kind: "embedded" } {
+  const named = context.args.value("name") ?? context.args.value("gateway");
+  if (named === undefined && context.args.value("gateway-endpoint") !== undefined) {
+    throw usageError("--gateway-endpoint names no gateway of this machine", "Use --name");
+  }
+  const active = activeGateway(context.surroundings);
+  const target = embedded(
+    named ?? (active !== undefined && isOwn(context, active) ? active : DEFAULT_GATEWAY),
+    context.surroundings,
+  );
+  if (target !== undefined) return target;
+  throw usageError(
+    `${JSON.stringify(named)} cannot name a gateway`,
+    "Use lower-case letters, digits and hyphens, at most 63",
+  );
+}
+
+function isOwn(context: Context, name: string): boolean {
+  const target = embedded(name, context.surroundings);
+  return target !== undefined && process.getBuiltinModule("node:fs").existsSync(target.paths.state);
+}

@@ -1,0 +1,117 @@
+import { resolve } from "node:path";
+import type { Flag } from "../args.ts";
+import { type Context, pairs } from "../context.ts";
+import { usageError } from "../errors.ts";
+import type { Json } from "../transport/unary.ts";
+import { checkVariables } from "./environment.ts";
+
+/** Options of everything that makes a sandbox. */
+export const WORKLOAD_FLAGS: readonly Flag[] = [
+  { long: "policy", value: "FILE", env: "OPENSHELL_SANDBOX_POLICY", help: "policy file, YAML or JSON" },
+  { long: "provider", value: "NAME", many: true, help: "let the sandbox use a provider's credentials" },
+  {
+    long: "volume",
+    value: "SRC:DST[:ro]",
+    many: true,
+    help: "mount a folder or file of this machine (this machine's gateway only)",
+  },
+  { long: "env", value: "KEY=VALUE", many: true, help: "variable of the main process" },
+  { long: "label", value: "KEY=VALUE", many: true, help: "label of the sandbox" },
+  { long: "cpu", value: "QUANTITY", help: "CPU limit, such as 500m or 2" },
+  { long: "memory", value: "QUANTITY", help: "memory limit, such as 512Mi or 2Gi" },
+  { long: "tty", help: "give the main process a terminal" },
+  { long: "no-tty", help: "give it pipes (default: a terminal when this is one)" },
+];
+
+/** One `--volume`, source made absolute. */
+export interface Volume {
+  readonly source: string;
+  readonly target: string;
+  readonly access: string;
+}
+
+/** Parses `SRC:DST[:ro]`; `~/` and relative sources are this shell's. Throws usage errors. */
+export function parseVolume(text: string, cwd: string, home: string): Volume {
+  const parts = text.split(":");
+  const [source = "", target = "", access = "rw"] = parts;
+  const form = "Write --volume SRC:DST or --volume SRC:DST:ro; paths cannot contain colons";
+  if (source === "" || target === "" || parts.length > 3)
+    throw usageError(`--volume ${JSON.stringify(text)} is not SRC:DST[:ro]`, form);
+  if (!["ro", "rw", "rw-all"].includes(access)) {
+    throw usageError(`--volume ${JSON.stringify(text)}: ${JSON.stringify(access)} is no access`, form);
+  }
+  if (!target.startsWith("/")) {
+    throw usageError(
+      `--volume ${JSON.stringify(text)}: the target must be an absolute path`,
+      `Write --volume ${source}:/${target}`,
+    );
+  }
+  const expanded = source === "~" || source.startsWith("~/") ? home + source.slice(1) : source;
+  return { source: resolve(cwd, expanded), target, access };
+}
+
+export function volumesOf(context: Context): readonly Volume[] {
+  const { cwd, home } = context.surroundings;
+  return context.args.values("volume").map((text) => parseVolume(text, cwd, home));
+}
+
+const CPU = /^(?:[1-9]\d*m|\d+(?:\.\d+)?)$/;
+const MEMORY = /^[1-9]\d*(?:[KMGTPE]i?)?$/;
+
+/** `CreateSandboxRequest` without name and command, from {@link WORKLOAD_FLAGS}. */
+export async function workloadRequest(
+  context: Context,
+  volumes: readonly Volume[],
+): Promise<{ request: Json; spec: Json }> {
+  const { args } = context;
+  const environment = pairs(args.values("env"), "env");
+  checkVariables(Object.keys(environment));
+  const limits: Record<string, string> = {};
+  const cpu = args.value("cpu");
+  if (cpu !== undefined) {
+    if (!CPU.test(cpu) || Number(cpu) === 0)
+      throw usageError(`--cpu ${JSON.stringify(cpu)} is no quantity`, "Write 500m, 0.5 or 2");
+    limits["cpu"] = cpu;
+  }
+  const memory = args.value("memory");
+  if (memory !== undefined) {
+    if (!MEMORY.test(memory))
+      throw usageError(`--memory ${JSON.stringify(memory)} is no quantity`, "Write 512Mi or 2Gi");
+    limits["memory"] = memory;
+  }
+  if (volumes.length > 0 && context.target.kind !== "embedded") {
+    throw usageError(
+      "--volume names folders of this machine, and the gateway is another one",
+      "Leave out --volume or --gateway",
+    );
+  }
+  const list = volumes.map(({ source, target, access }) => `${source}:${target}${access === "rw" ? "" : `:${access}`}`);
+  const template = {
+    ...(Object.keys(limits).length > 0 ? { resources: { limits } } : {}),
+    ...(list.length > 0 ? { driverConfig: { local: { volumes: list } } } : {}),
+  };
+  const policy = args.value("policy");
+  const spec = {
+    ...(Object.keys(environment).length > 0 ? { environment } : {}),
+    ...(Object.keys(template).length > 0 ? { template } : {}),
+    ...(policy === undefined ? {} : { policy: await policyJson(policy, context) }),
+    ...(args.values("provider").length > 0 ? { providers: args.values("provider") } : {}),
+  };
+  const labels = pairs(args.values("label"), "label");
+  return {
+    request: { workspaceScope: context.scope, ...(Object.keys(labels).length > 0 ? { labels } : {}) },
+    spec,
+  };
+}
+
+/** The policy library and protobuf are loaded only here. */
+async function policyJson(file: string, context: Context): Promise<Json> {
+  const { readPolicyFile, policyMessage } = await import("../policy/file.ts");
+  return policyMessage((await readPolicyFile(file, context)).policy);
+}
+
+/** A terminal inside when both ends are one here, unless told otherwise. */
+export function wantsTty(context: Context): boolean {
+  const { stdin, stdout } = context.surroundings;
+  return context.args.either("tty") ?? (stdin.isTTY === true && stdout.isTTY === true);
+}

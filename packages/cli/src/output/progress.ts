@@ -1,0 +1,67 @@
+import type { Style } from "./style.ts";
+
+/** Nothing is shown for waits shorter than this. Milliseconds. */
+export const PROGRESS_DELAY_MS = 300;
+const FRAME_MS = 100;
+const FRAMES = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
+
+/** A line that says what is being waited for, on a terminal only, and that vanishes. */
+export class Progress implements Disposable {
+  readonly #stream: NodeJS.WriteStream;
+  readonly #style: Style;
+  #text: string;
+  #timer: NodeJS.Timeout | undefined;
+  #shown = false;
+  #frame = 0;
+  readonly #started = performance.now();
+
+  constructor(stream: NodeJS.WriteStream, style: Style, text: string) {
+    this.#stream = stream;
+    this.#style = style;
+    this.#text = text;
+  }
+
+  /** Begins to show `text` after {@link PROGRESS_DELAY_MS}. Does nothing when the stream is no terminal. */
+  static start(stream: NodeJS.WriteStream, style: Style, text: string): Progress {
+    const progress = new Progress(stream, style, text);
+    if (stream.isTTY) {
+      progress.#timer = setTimeout(() => progress.#animate(), PROGRESS_DELAY_MS);
+      progress.#timer.unref();
+    }
+    return progress;
+  }
+
+  update(text: string): void {
+    this.#text = text;
+    if (this.#shown) this.#draw();
+  }
+
+  /** Removes the line. */
+  stop(): void {
+    clearTimeout(this.#timer);
+    this.#timer = undefined;
+    if (this.#shown) this.#stream.write("\r\u001b[K");
+    this.#shown = false;
+  }
+
+  [Symbol.dispose](): void {
+    this.stop();
+  }
+
+  #animate(): void {
+    this.#draw();
+    this.#timer = setTimeout(() => this.#animate(), FRAME_MS);
+    this.#timer.unref();
+  }
+
+  #draw(): void {
+    this.#shown = true;
+    const seconds = Math.floor((performance.now() - this.#started) / 1000);
+    const elapsed = seconds < 1 ? "" : this.#style.dim(` (${seconds} s)`);
+    const frame = FRAMES[this.#frame % FRAMES.length]!;
+    this.#frame += 1;
+    // Longer than the terminal is wide would leave lines behind.
+    const room = Math.max(10, (this.#stream.columns ?? 80) - 12);
+    this.#stream.write(`\r\u001b[K${this.#style.cyan(frame)} ${this.#text.slice(0, room)}${elapsed}`);
+  }
+}

@@ -1,0 +1,150 @@
+import type { Surroundings } from "../context.ts";
+import { CliError, EXIT } from "../errors.ts";
+import type { Endpoint } from "../transport/endpoint.ts";
+import { decodeEvent, type ExecStart, encodeResize, encodeStart, encodeStdin } from "../transport/exec-codec.ts";
+import { type GrpcStream, openGrpcStream } from "../transport/grpc-stream.ts";
+import { STDIN_FRAME_BYTES } from "../transport/limits.ts";
+import { DetachKeys } from "./detach-keys.ts";
+
+export interface AttachOptions {
+  readonly endpoint: Endpoint;
+  readonly start: ExecStart;
+  /** Attach to the main process instead of starting another one. */
+  readonly mainProcess: boolean;
+  /** The process has a terminal: ours becomes raw, window sizes follow. */
+  readonly tty: boolean;
+  /** Ctrl-P Ctrl-Q leaves the process running. */
+  readonly detachable: boolean;
+  /** Called before the first byte of output is written, or at the end when there is none. */
+  readonly onOutput?: () => void;
+  readonly signal?: AbortSignal;
+}
+
+export type AttachResult = { readonly kind: "exit"; readonly code: number } | { readonly kind: "detached" };
+
+/** Size of the caller's terminal; 0 where it is none. */
+export function windowSize(stdout: NodeJS.WriteStream): { readonly cols: number; readonly rows: number } {
+  return { cols: stdout.columns ?? 0, rows: stdout.rows ?? 0 };
+}
+
+/**
+ * Joins this process's standard streams with a process in a sandbox until that ends. Output is written in the order of
+ * arrival and at the reader's pace; the status is given back only when every byte was taken.
+ *
+ * Throws RpcError, or CliError 74 when output cannot be delivered.
+ */
+export async function attach(options: AttachOptions, surroundings: Surroundings): Promise<AttachResult> {
+  const { stdin, stdout, stderr } = surroundings;
+  const headers: Record<string, string> = options.mainProcess ? { "openshell-attach": "main-process" } : {};
+  const stream = await openGrpcStream(options.endpoint, "ExecSandboxInteractive", { headers });
+  const input = new Input(stream, stdin, options);
+  const onResize = (): void => {
+    const { cols, rows } = windowSize(stdout);
+    if (cols > 0 && rows > 0) void stream.send(encodeResize(cols, rows));
+  };
+  const onAbort = (): void => stream.close();
+  options.signal?.addEventListener("abort", onAbort, { once: true });
+  try {
+    await stream.send(encodeStart(options.start));
+    input.begin();
+    if (options.tty) stdout.on("resize", onResize);
+    let announced = false;
+    const announce = (): void => {
+      if (!announced) options.onOutput?.();
+      announced = true;
+    };
+    const pump = async (): Promise<AttachResult> => {
+      for await (const message of stream.messages()) {
+        const event = decodeEvent(message);
+        if (event === undefined) continue;
+        announce();
+        if (event.kind === "exit") return { kind: "exit", code: event.code };
+        await deliver(event.kind === "stdout" ? stdout : stderr, event.data);
+      }
+      throw new CliError("the command ended without telling its status", {
+        next: "Check what it did before running it again",
+      });
+    };
+    const result = await Promise.race([pump(), input.detached]);
+    announce();
+    return result;
+  } finally {
+    options.signal?.removeEventListener("abort", onAbort);
+    stdout.off("resize", onResize);
+    input.end();
+    stream.close();
+  }
+}
+
+function deliver(target: NodeJS.WriteStream, data: Uint8Array): Promise<void> | void {
+  return new Promise((resolve, reject) => {
+    target.write(data, (error) => {
+      if (!error) resolve();
+      else
+        reject(
+          new CliError("output could not be delivered: nobody reads it any more", {
+            exitCode: EXIT.delivery,
+            cause: error,
+          }),
+        );
+    });
+  });
+}
+
+/** Our standard input on its way to the process. */
+class Input {
+  readonly #stream: GrpcStream;
+  readonly #stdin: NodeJS.ReadStream;
+  readonly #raw: boolean;
+  readonly #keys: DetachKeys | undefined;
+  readonly #left = Promise.withResolvers<AttachResult>();
+  #begun = false;
+
+  constructor(stream: GrpcStream, stdin: NodeJS.ReadStream, options: AttachOptions) {
+    this.#stream = stream;
+    this.#stdin = stdin;
+    this.#raw = options.tty && stdin.isTTY === true;
+    this.#keys = this.#raw && options.detachable ? new DetachKeys() : undefined;
+  }
+
+  /** Resolves when the person left with the detach keys. */
+  get detached(): Promise<AttachResult> {
+    return this.#left.promise;
+  }
+
+  begin(): void {
+    this.#begun = true;
+    if (this.#raw) this.#stdin.setRawMode(true);
+    this.#stdin.on("data", this.#onData);
+    this.#stdin.once("end", this.#onEnd);
+    this.#stdin.once("error", this.#onEnd);
+    this.#stdin.resume();
+  }
+
+  end(): void {
+    if (!this.#begun) return;
+    this.#stdin.off("data", this.#onData);
+    this.#stdin.off("end", this.#onEnd);
+    this.#stdin.off("error", this.#onEnd);
+    this.#stdin.pause();
+    if (this.#raw) this.#stdin.setRawMode(false);
+  }
+
+  readonly #onEnd = (): void => this.#stream.end();
+
+  readonly #onData = (chunk: Buffer | string): void => {
+    const data = typeof chunk === "string" ? Buffer.from(chunk) : chunk;
+    const { pass, detach } = this.#keys === undefined ? { pass: data, detach: false } : this.#keys.feed(data);
+    void this.#forward(pass);
+    if (detach) this.#left.resolve({ kind: "detached" });
+  };
+
+  async #forward(data: Uint8Array): Promise<void> {
+    // The reader sets the pace: nothing more is read before this was taken.
+    this.#stdin.pause();
+    for (let offset = 0; offset < data.length; offset += STDIN_FRAME_BYTES) {
+      await this.#stream.send(encodeStdin(data.subarray(offset, offset + STDIN_FRAME_BYTES)));
+    }
+    this.#stdin.resume();
+  }
+}

@@ -1,0 +1,18 @@
+const CTRL_P = 0x10;
+const CTRL_Q = 0x11;
+
+/** Finds Ctrl-P Ctrl-Q in what is typed, also across reads; a Ctrl-P that is not followed by it is passed on. */
+export class DetachKeys {
+  #pending = false;
+
+  feed(data: Uint8Array): { readonly pass: Uint8Array; readonly detach: boolean } {
+    const pass: number[] = [];
+    for (const byte of data) {
+      if (this.#pending && byte === CTRL_Q) return { pass: Uint8Array.from(pass), detach: true };
+      if (this.#pending) pass.push(CTRL_P);
+      this.#pending = byte === CTRL_P;
+      if (!this.#pending) pass.push(byte);
+    }
+    return { pass: Uint8Array.from(pass), detach: false };
+  }
+}
