@@ -186,7 +186,9 @@ describe("the gateway process", () => {
     // A process that is not dumpable belongs to root in /proc, so its own user cannot read its memory.
     const owner = statSync(`/proc/${gateway.pid}/environ`).uid;
     expect(owner).toBe(mode === "root" ? 0 : statSync("/proc/1").uid);
-    if (mode === "user") expect(() => readFileSync(`/proc/${gateway.pid}/maps`)).toThrow(/EACCES|EPERM/);
+    // An ordinary process of the same user, which the test itself is not: it may trace.
+    const peek = await runCommand(["cat", `/proc/${gateway.pid}/maps`]);
+    if (mode === "user") expect(peek.stderr).toMatch(/Permission denied/);
     expect(readFileSync(`/proc/${gateway.pid}/status`, "utf8")).toMatch(/^CoreDumping:\t0$/m);
   });
 
