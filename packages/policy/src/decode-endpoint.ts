@@ -148,14 +148,13 @@ function notEmptyList<T>(
 }
 
 function decodeAllow(tree: Tree, path: string, report: Report): RequestRule | undefined {
-  const fields = Fields.of(tree, path, ["allow"], report);
-  if (fields === undefined) return undefined;
-  const allow = fields.tree("allow");
-  if (allow === undefined) {
+  if (tree.kind === "map" && !tree.entries.has("allow")) {
     report.add(path, "missing_key", "missing field 'allow'", "Wrap the rule: allow: {method: …, path: …}");
     return undefined;
   }
-  return decodeRequestRule(allow, keyPath(path, "allow"), report);
+  const fields = Fields.of(tree, path, ["allow"], report);
+  const allow = fields?.tree("allow");
+  return allow === undefined ? undefined : decodeRequestRule(allow, keyPath(path, "allow"), report);
 }
 
 function decodeRequestRule(tree: Tree, path: string, report: Report): RequestRule | undefined {
@@ -209,7 +208,8 @@ function decodeMatcher(tree: Tree, path: string, report: Report): Matcher | unde
   const fields = Fields.of(tree, path, ["any"], report);
   if (fields === undefined) return undefined;
   const globs = fields.strings("any");
-  if (globs.length === 0 && (!fields.has("any") || fields.tree("any")?.kind === "list")) {
+  const empty = tree.kind === "map" && (tree.entries.size === 0 || fields.tree("any")?.kind === "list");
+  if (globs.length === 0 && empty) {
     report.add(path, "invalid_l7_endpoint", "the matcher has no pattern", "Write a glob, or any: [glob, …]");
   }
   return { any: true, globs };

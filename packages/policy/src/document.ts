@@ -47,7 +47,7 @@ export function readDocument(text: string): ParsedDocument {
       merge: false,
       schema: "core",
       version: "1.2",
-      logLevel: "silent",
+      logLevel: "error",
     });
   } catch (error) {
     if (!(error instanceof RangeError)) throw error;
@@ -56,12 +56,17 @@ export function readDocument(text: string): ParsedDocument {
   }
   for (const problem of [...document.errors, ...document.warnings]) {
     if (violations.length >= PolicyLimit.violations) break;
+    const at = position(lines, problem.pos[0]);
+    if (problem.code === "RESOURCE_EXHAUSTION") {
+      // The library's stack ended; what it says after that is noise.
+      return { tree: undefined, positions, violations: [tooDeep("", at)] };
+    }
     violations.push({
       code: "yaml_syntax",
       message: `failed to parse sandbox policy YAML: ${problem.message}`,
       next: "Correct the YAML at this position",
       path: "",
-      ...position(lines, problem.pos[0]),
+      ...at,
     });
   }
   if (violations.length > 0) return { tree: undefined, positions, violations };

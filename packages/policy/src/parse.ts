@@ -45,6 +45,11 @@ function at(violation: Violation, positions: ReadonlyMap<string, Position>): Pos
 
 function overlaps(known: Violation, violation: Violation): boolean {
   if (known.path === violation.path) return true;
+  if (violation.code === "invalid_l7_endpoint") {
+    // Whether keys of an endpoint go together can be said once all of them can be read.
+    const endpoint = /^.*?\.endpoints\[\d+\]/.exec(violation.path)?.[0];
+    if (endpoint !== undefined && known.path.startsWith(`${endpoint}.`)) return true;
+  }
   return violation.path !== "" && known.path.startsWith(`${violation.path}.`);
 }
 

@@ -40,7 +40,7 @@ export function formatViolation(violation: Violation, source = ""): string {
 /** The valid name closest to a misspelt one, if any is close. */
 export function nearest(name: string, options: readonly string[]): string | undefined {
   let best: string | undefined;
-  let bestDistance = Math.min(3, Math.floor(name.length / 2) + 1);
+  let bestDistance = Math.min(4, Math.floor(name.length / 3) + 1);
   for (const option of options) {
     const distance = editDistance(name.toLowerCase(), option.toLowerCase(), bestDistance);
     if (distance < bestDistance) {
