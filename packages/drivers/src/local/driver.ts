@@ -1,15 +1,7 @@
 import { existsSync, realpathSync } from "node:fs";
 import { chown, rm } from "node:fs/promises";
 import { join } from "node:path";
-import {
-  type Clock,
-  describeError,
-  ensureFolder,
-  escapeUntrusted,
-  type GatewayPaths,
-  RuntimeError,
-  systemClock,
-} from "@openshell/base";
+import { type Clock, describeError, ensureFolder, type GatewayPaths, RuntimeError, systemClock } from "@openshell/base";
 import type { CaptureMode, IsolationLayer } from "@openshell/boundary";
 import { type LaunchedSandbox, launchSandbox } from "@openshell/boundary/local/launch.ts";
 import {
@@ -22,7 +14,6 @@ import {
   type ProcessRecord,
   type SandboxIntent,
   type StartedSandbox,
-  type VolumeRequest,
   type WorkloadLayout,
 } from "../driver.ts";
 import { systemRoots, TrustCache, type TrustFiles } from "./ca-bundle.ts";
@@ -39,11 +30,11 @@ import {
 import type { LocalDriverConfig } from "./config.ts";
 import { endProcesses, thaw } from "./end.ts";
 import { agentEnvironment } from "./environment.ts";
-import { fileSystemOf } from "./host-files.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
 import { controlSocketPath, demandedMode, type Launch, planLaunch, probeCapture, shortId } from "./launch.ts";
+import { launchFailed } from "./launch-error.ts";
 import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
-import { AGENT_USER, HOME, isWithin, planRoot } from "./root-view.ts";
+import { AGENT_USER, HOME, planRoot } from "./root-view.ts";
 import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
 import { planVolumes, type VolumePlan } from "./volumes.ts";
 import { InitWatch } from "./watch.ts";
@@ -161,14 +152,22 @@ class LocalDriver implements ComputeDriver {
 
   async create(intent: SandboxIntent): Promise<StartedSandbox> {
     const resolved = this.#resolve(intent);
-    await makeFolder(this.#with.folders.of(intent.sandboxId), 0o700);
-    return await this.#run(intent, resolved);
+    try {
+      await makeFolder(this.#with.folders.of(intent.sandboxId), 0o700);
+      return await this.#run(intent, resolved);
+    } catch (error) {
+      throw launchFailed(error, intent.volumes);
+    }
   }
 
   async start(intent: SandboxIntent): Promise<StartedSandbox> {
     const resolved = this.#resolve(intent);
     if (!(await this.#with.folders.exists(intent.sandboxId))) throw notFound(intent.sandboxId);
-    return await this.#run(intent, resolved);
+    try {
+      return await this.#run(intent, resolved);
+    } catch (error) {
+      throw launchFailed(error, intent.volumes);
+    }
   }
 
   async stop(sandboxId: string): Promise<void> {
@@ -300,8 +299,7 @@ class LocalDriver implements ComputeDriver {
       return started;
     } catch (error) {
       await this.#end(record);
-      if (error instanceof DriverError) throw error;
-      throw launchFailed(error, intent.volumes);
+      throw error;
     }
   }
 
@@ -448,26 +446,5 @@ function loginShell(): string {
 function notFound(sandboxId: string): DriverError {
   return new DriverError("sandbox_not_found", `sandbox ${sandboxId} has no files here`, {
     next: "Delete it and create it again",
-  });
-}
-
-/** Names the file system where an id map was refused: the one cause that the caller can only mend by moving the folder. */
-function launchFailed(error: unknown, volumes: readonly VolumeRequest[]): DriverError {
-  const cause =
-    error instanceof RuntimeError ? (error.cause as { step?: unknown; detail?: unknown } | undefined) : undefined;
-  const source = volumes.find(
-    ({ source }) => typeof cause?.detail === "string" && isWithin(cause.detail, source),
-  )?.source;
-  if (cause?.step === "volume-idmap" && source !== undefined) {
-    return new DriverError(
-      "volume_unavailable",
-      `${escapeUntrusted(source)} lies on a file system (${fileSystemOf(source) ?? "unknown"}) that refuses id-mapped mounts`,
-      { next: "Move the folder to ext4, xfs, btrfs or tmpfs, or run the gateway as the folder's owner", cause: error },
-    );
-  }
-  const next = error instanceof RuntimeError ? error.next : "";
-  return new DriverError("launch_failed", error instanceof Error ? error.message : String(error), {
-    next,
-    cause: error,
   });
 }

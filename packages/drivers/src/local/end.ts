@@ -32,7 +32,8 @@ export async function endProcesses(
 
 /** A version 1 freezer holds even SIGKILL back until it thaws. */
 export function thaw(cgroups: readonly string[]): void {
-  for (const folder of cgroups) {
+  // The launcher makes `workload` for the agent's processes; init freezes that one alone.
+  for (const folder of cgroups.flatMap((path) => [path, join(path, "workload")])) {
     const state = join(folder, "freezer.state");
     if (!existsSync(state)) continue;
     try {

@@ -1,4 +1,5 @@
-import { lstatSync, readdirSync, readFileSync, readlinkSync, realpathSync } from "node:fs";
+import { lstatSync, readdirSync, readFileSync, readlinkSync, realpathSync, statSync } from "node:fs";
+import { systemCode } from "@openshell/base";
 
 /** The few questions about the host's files that planning asks; tests answer from memory. */
 export interface HostFiles {
@@ -10,33 +11,30 @@ export interface HostFiles {
   realPath(path: string): string | undefined;
   /** Names in a folder, sorted; empty when it cannot be read. */
   list(folder: string): readonly string[];
+  /** Which file it is, whatever path leads there (device and inode); undefined when it does not exist. */
+  identity(path: string): string | undefined;
+  /** Type of the file system that holds it. */
+  fileSystem(path: string): string | undefined;
   /** Paths of Unix sockets that somebody on the machine bound, as far as this process's network namespace shows them. */
   sockets(): readonly string[];
 }
 
 export const hostFiles: HostFiles = {
   kind(path) {
-    const stat = lstatSync(path, { throwIfNoEntry: false });
+    const stat = quietly(() => lstatSync(path, { throwIfNoEntry: false }));
     if (stat === undefined) return undefined;
     if (stat.isSymbolicLink()) return "symlink";
     if (stat.isDirectory()) return "directory";
     return stat.isFile() ? "file" : "other";
   },
   readLink: (path) => readlinkSync(path),
-  realPath(path) {
-    try {
-      return realpathSync(path);
-    } catch {
-      return undefined;
-    }
+  realPath: (path) => quietly(() => realpathSync(path)),
+  list: (folder) => quietly(() => readdirSync(folder).sort()) ?? [],
+  identity(path) {
+    const stat = quietly(() => statSync(path, { bigint: true, throwIfNoEntry: false }));
+    return stat === undefined ? undefined : `${stat.dev}:${stat.ino}`;
   },
-  list(folder) {
-    try {
-      return readdirSync(folder).sort();
-    } catch {
-      return [];
-    }
-  },
+  fileSystem: (path) => fileSystemOf(path),
   sockets: () => listeningSockets(readText("/proc/net/unix")),
 };
 
@@ -65,9 +63,15 @@ export function fileSystemOf(path: string, mountinfo = readText("/proc/self/moun
 }
 
 function readText(path: string): string {
+  return quietly(() => readFileSync(path, "utf8")) ?? "";
+}
+
+/** What may not be seen is treated as what does not exist: nothing is planned with it. */
+function quietly<T>(question: () => T): T | undefined {
   try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return "";
+    return question();
+  } catch (error) {
+    if (systemCode(error) === undefined) throw error;
+    return undefined;
   }
 }

@@ -2,7 +2,11 @@ import { posix } from "node:path";
 import type { HostFiles } from "./host-files.ts";
 
 /** A host in memory for unit tests: path → `dir`, `file`, `other`, or `-> target` for a link. Parents exist by themselves. */
-export function memoryHost(entries: Readonly<Record<string, string>>, sockets: readonly string[] = []): HostFiles {
+export function memoryHost(
+  entries: Readonly<Record<string, string>>,
+  sockets: readonly string[] = [],
+  fileSystems: Readonly<Record<string, string>> = {},
+): HostFiles {
   const all = new Map(Object.entries(entries));
   for (const path of Object.keys(entries)) {
     for (let parent = posix.dirname(path); parent !== "/"; parent = posix.dirname(parent)) {
@@ -40,6 +44,8 @@ export function memoryHost(entries: Readonly<Record<string, string>>, sockets: r
         .filter((path) => posix.dirname(path) === folder)
         .map((path) => posix.basename(path))
         .sort(),
+    identity: (path) => realPath(path),
+    fileSystem: (path) => fileSystems[path] ?? "ext4",
     sockets: () => sockets,
   };
 }

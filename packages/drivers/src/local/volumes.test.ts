@@ -121,6 +121,18 @@ describe("planVolumes", () => {
   ])("refuses the gateway's own folders and whatever contains them: %s", (source) =>
     expect(() => plan(volume(source, "/w"))).toThrow(/files of the gateway/),
   );
+  it("knows the gateway's folders behind a link of theirs as well", () => {
+    const rules = { ...RULES, privateFolders: ["/home/alias/state"] };
+    const host = memoryHost({ "/home/alias": "-> /data/me", "/data/me/state/keys": "dir", "/data/me/other": "dir" });
+    for (const source of ["/data/me/state", "/data/me/state/keys", "/data/me", "/data"]) {
+      expect(() => planVolumes([volume(source, "/w")], rules, host)).toThrow(/files of the gateway/);
+    }
+    expect(planVolumes([volume("/data/me/other", "/w")], rules, host).readWritePaths).toEqual(["/w"]);
+  });
+  it("refuses interfaces of the kernel wherever they are mounted", () => {
+    const host = memoryHost({ "/mnt/x": "dir" }, [], { "/mnt/x": "cgroup2" });
+    expect(() => planVolumes([volume("/mnt/x", "/w")], RULES, host)).toThrow(/interface of the kernel/);
+  });
   it.each(["/", "/run", "/run/docker.sock", "/proc/1", "/dev", "/sys/fs"])("refuses %s", (source) => {
     expect(() => plan(volume(source, "/w"))).toThrow(/refuse|holds|gateway/);
   });

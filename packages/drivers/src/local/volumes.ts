@@ -14,6 +14,23 @@ const MAX_MASKED_SOCKETS = 64;
 /** Host folders that hold devices, processes or services' sockets instead of files. */
 const REFUSED_SOURCES: readonly string[] = ["/proc", "/sys", "/dev", "/run", "/var/run"];
 
+/** File systems that are the kernel's own interfaces, wherever they are mounted. */
+const REFUSED_FILE_SYSTEMS: ReadonlySet<string> = new Set([
+  "bpf",
+  "cgroup",
+  "cgroup2",
+  "configfs",
+  "debugfs",
+  "devpts",
+  "devtmpfs",
+  "efivarfs",
+  "mqueue",
+  "proc",
+  "securityfs",
+  "sysfs",
+  "tracefs",
+]);
+
 /** Inside paths that the sandbox itself is made of. */
 const REFUSED_TARGETS: readonly string[] = [
   ...SYSTEM_DIRECTORIES,
@@ -140,7 +157,7 @@ function checkSource(request: VolumeRequest, rules: VolumeRules, files: HostFile
       next: "Ask over the gateway's local socket as its own user, or have the folder added to [local] volume_roots",
     });
   }
-  const privateFolder = rules.privateFolders.find((path) => isWithin(source, path) || isWithin(path, source));
+  const privateFolder = rules.privateFolders.find((path) => overlaps(source, path, files));
   if (privateFolder !== undefined) {
     throw new DriverError("volume_refused", `${shown} holds files of the gateway (${privateFolder})`, {
       next: "Mount a folder that does not contain OpenShell's own state, configuration or sockets",
@@ -155,6 +172,12 @@ function checkSource(request: VolumeRequest, rules: VolumeRules, files: HostFile
         next: "Mount a folder of ordinary files",
       },
     );
+  }
+  const fileSystem = files.fileSystem(source);
+  if (fileSystem !== undefined && REFUSED_FILE_SYSTEMS.has(fileSystem)) {
+    throw new DriverError("volume_refused", `${shown} is an interface of the kernel (${fileSystem})`, {
+      next: "Mount a folder of ordinary files",
+    });
   }
   const kind = files.kind(source);
   if (kind === undefined) {
@@ -174,6 +197,27 @@ function checkSource(request: VolumeRequest, rules: VolumeRules, files: HostFile
     });
   }
   return kind === "directory";
+}
+
+/**
+ * True when one holds the other, by name or by file: a private folder may be reached through a link or a second mount as
+ * well, and then only its identity tells.
+ */
+function overlaps(source: string, folder: string, files: HostFiles): boolean {
+  if (isWithin(source, folder) || isWithin(folder, source)) return true;
+  const [sourceId, folderId] = [files.identity(source), files.identity(folder)];
+  const real = files.realPath(folder) ?? folder;
+  return (
+    (sourceId !== undefined && ancestors(real).some((path) => files.identity(path) === sourceId)) ||
+    (folderId !== undefined && ancestors(source).some((path) => files.identity(path) === folderId))
+  );
+}
+
+/** The path itself, its parents, and the root. */
+function ancestors(path: string): readonly string[] {
+  const all = [path];
+  for (let at = path; at !== "/"; all.push(at)) at = posix.dirname(at);
+  return all;
 }
 
 function mountSteps(request: VolumeRequest, isFolder: boolean, rules: VolumeRules, files: HostFiles): RootStep[] {

@@ -1,0 +1,46 @@
+import { describeError, escapeUntrusted, RuntimeError } from "@openshell/base";
+import { DriverError, type VolumeRequest } from "../driver.ts";
+import { fileSystemOf } from "./host-files.ts";
+import { isWithin } from "./root-view.ts";
+
+/** EAGAIN, ENOMEM, EBUSY, ENFILE, EMFILE, ENOSPC: the machine is short of something now. */
+const PASSING_ERRNOS: ReadonlySet<unknown> = new Set([11, 12, 16, 23, 24, 28]);
+const PASSING_CODES: ReadonlySet<unknown> = new Set(["EAGAIN", "ENOMEM", "EBUSY", "ENFILE", "EMFILE", "ENOSPC"]);
+
+/** What the launcher's error carries as its cause (packages/boundary/src/local/launch.ts), or a system error. */
+interface Cause {
+  readonly step?: unknown;
+  readonly detail?: unknown;
+  readonly errno?: unknown;
+  readonly code?: unknown;
+}
+
+/**
+ * The driver's error for whatever ended a launch. Names the file system where an id map was refused, since moving the
+ * folder is all the caller can do then.
+ */
+export function launchFailed(error: unknown, volumes: readonly VolumeRequest[]): DriverError {
+  if (error instanceof DriverError) return error;
+  const cause = (error instanceof RuntimeError ? error.cause : error) as Cause | null | undefined;
+  const source = volumes.find(
+    (volume) => typeof cause?.detail === "string" && isWithin(cause.detail, volume.source),
+  )?.source;
+  if (cause?.step === "volume-idmap" && source !== undefined) {
+    return new DriverError(
+      "volume_unavailable",
+      `${escapeUntrusted(source)} lies on a file system (${fileSystemOf(source) ?? "unknown"}) that refuses id-mapped mounts`,
+      { next: "Move the folder to ext4, xfs, btrfs or tmpfs, or run the gateway as the folder's owner", cause: error },
+    );
+  }
+  const retryable = PASSING_ERRNOS.has(cause?.errno) || PASSING_CODES.has(cause?.code);
+  const known = error instanceof RuntimeError;
+  return new DriverError(
+    "launch_failed",
+    known ? error.message : `the sandbox could not be started: ${describeError(error)}`,
+    {
+      next: known ? error.next : "",
+      cause: error,
+      retryable,
+    },
+  );
+}
