@@ -3,6 +3,8 @@ export * from "./canonical-target.ts";
 export * from "./compile.ts";
 export * from "./decision.ts";
 export * from "./default-policy.ts";
+export * from "./explain.ts";
+export { policyHash } from "./hash.ts";
 export * from "./limits.ts";
 export * from "./model.ts";
 export * from "./parse.ts";
