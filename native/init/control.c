@@ -23,7 +23,7 @@ static struct writer layers = {layer_space, 0, sizeof layer_space, false};
 static uint8_t layer_count;
 static uint8_t *saved;
 static size_t saved_size;
-static bool confirmed, main_asked, ending;
+static bool confirmed, ending;
 static unsigned frozen;
 static int64_t orphan_at, end_at = INT64_MAX;
 static int children = -1;
@@ -144,12 +144,9 @@ static int confirm(struct bytes payload, struct writer *w) {
 }
 
 static int begin(bool main, struct bytes request) {
-  errno = !confirmed ? EPERM : frozen != 0 || ending ? EBUSY : request.size > SPEC_MAX ? E2BIG : main && main_asked ? EALREADY : 0;
+  errno = !confirmed ? EPERM : frozen != 0 || ending ? EBUSY : request.size > SPEC_MAX ? E2BIG : main && main_begun() ? EALREADY : 0;
   if (errno != 0) return failed(main ? "main" : "spawn", !confirmed ? "not confirmed" : frozen != 0 ? "the sandbox is frozen" : "refused");
-  if (main) main_asked = true;
-  int result = spawn_begin(host.id, main, request);
-  if (result < 0 && main) main_asked = false;
-  return result;
+  return spawn_begin(host.id, main, request);
 }
 
 static void close_main(int from) {

@@ -7,7 +7,7 @@
 
 #include "spawn.h"
 
-enum { PROCESSES_MAX = 16384, ROUNDS_MAX = 8, SETTLE_MS = 200 };
+enum { PROCESSES_MAX = 16384, ROUNDS_MAX = 8, SETTLE_MS = 1000 };
 
 bool read_process(pid_t pid, struct proc_entry *entry) {
   char path[32], text[512];
@@ -38,7 +38,7 @@ int list_processes(struct proc_entry **list) {
   return count;
 }
 
-static void pause_ms(int ms) {
+void pause_ms(int ms) {
   struct timespec wait = {0, ms * 1000000L};
   nanosleep(&wait, NULL);
 }
@@ -85,8 +85,9 @@ static bool settled(bool on) {
 int freeze_workload(bool on) {
   if (box.plan.freezer == FREEZER_SIGNALS) return freeze_by_signals(on);
   const char *text = box.plan.freezer == FREEZER_V1 ? (on ? "FROZEN" : "THAWED") : (on ? "1" : "0");
-  if (pwrite(box.freeze_file, text, strlen(text), 0) < 0) return failed(on ? "freeze" : "thaw", "cgroup");
   for (int waited = 0; waited < SETTLE_MS; waited++) {
+    /* Again each time: version 1 may stay in FREEZING for ever when processes fork meanwhile. */
+    if (pwrite(box.freeze_file, text, strlen(text), 0) < 0) return failed(on ? "freeze" : "thaw", "cgroup");
     if (settled(on)) return 0;
     pause_ms(1);
   }

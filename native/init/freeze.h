@@ -8,4 +8,5 @@ struct proc_entry { pid_t pid, parent, session, foreground; char state; };
 int list_processes(struct proc_entry **list);
 bool read_process(pid_t pid, struct proc_entry *entry);
 int freeze_workload(bool on);
+void pause_ms(int ms);
 #endif

@@ -61,17 +61,21 @@ static int bind_control(void) {
 
 static int open_in(const char *folder, const char *name, int flags) {
   char path[512];
-  snprintf(path, sizeof path, "%s/%s", folder, name);
+  snprintf(path, sizeof path, "%s/workload/%s", folder, name);
   int fd = open(path, flags | O_CLOEXEC);
   return fd < 0 ? failed("freezer", path) : fd;
 }
 
-/* Opened with the caller's rights: the kernel checks those of the opener. */
+/* A cgroup below the sandbox's own, so that init can freeze the workload without itself. Its files are opened with the
+ * caller's rights: the kernel checks those of the opener. */
 static int open_freezer(void) {
   struct plan *p = &box.plan;
   bool v2 = p->freezer == FREEZER_V2;
+  char path[512];
   box.freeze_file = box.freeze_state = box.freeze_procs = -1;
   if (p->freezer == FREEZER_SIGNALS) return 0;
+  snprintf(path, sizeof path, "%s/workload", p->freezer_folder);
+  if (mkdir(path, 0755) < 0 && errno != EEXIST) return failed("freezer", path);
   box.freeze_file = open_in(p->freezer_folder, v2 ? "cgroup.freeze" : "freezer.state", O_WRONLY);
   box.freeze_state = open_in(p->freezer_folder, v2 ? "cgroup.events" : "freezer.state", O_RDONLY);
   box.freeze_procs = open_in(p->freezer_folder, "cgroup.procs", O_WRONLY);

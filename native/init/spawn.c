@@ -15,7 +15,7 @@
 #include "identify.h"
 #include "zygote.h"
 
-enum { ZYGOTE_START_SECONDS = 4 };
+enum { ZYGOTE_START_SECONDS = 4, DEATH_MS = 20 };
 struct spawn {
   bool used, main, terminal, forked, forgotten;
   uint32_t id, handle;
@@ -34,6 +34,12 @@ static int agent_count;
 static uint32_t next_handle = 1;
 
 bool is_helper(pid_t pid) { return pid == zygote.pid || pid == identifier.pid; }
+
+bool main_begun(void) {
+  bool begun = main_process.started;
+  for (int i = 0; i < SPAWNS_MAX; i++) begun |= spawns[i].used && spawns[i].main;
+  return begun;
+}
 
 static int start_helper(struct helper *h, void (*run)(int, struct bytes), struct bytes argument) {
   int pair[2];
@@ -291,6 +297,11 @@ void spawn_host_gone(void) {
     /* The process leads a session of its own; what it started there ends with it. */
     for (int j = 0; j < count; j++)
       if (list[j].session == agents[i].pid) kill(list[j].pid, SIGKILL);
+  }
+  bool main_runs = main_process.started && !main_process.exited;
+  for (int waited = 0; waited < DEATH_MS && agent_count > (main_runs ? 1 : 0); waited++) {
+    pause_ms(1);
+    reap();
   }
 }
 

@@ -18,6 +18,8 @@ struct main_process {
 extern struct main_process main_process;
 
 bool is_helper(pid_t pid);
+/* Started, or about to be. */
+bool main_begun(void);
 /* Forks the zygote and waits until it is restricted; copies its layers to `layers`. */
 int zygote_start(struct bytes restrictions, struct writer *layers);
 int identifier_start(void);
@@ -26,7 +28,8 @@ int identifier_attach(int socket);
 /* Starts a process; the answer for request `id` follows once exec is done or failed. */
 int spawn_begin(uint32_t id, bool main, struct bytes request);
 int spawn_signal(uint32_t handle, int number, bool group);
-/* The host is gone: exec processes and their sessions are killed, unanswered requests forgotten. */
+/* The host is gone: exec processes and their sessions are killed, unanswered requests forgotten. Waits ≤ 20 ms for
+ * them to be gone, since a frozen process does not die. */
 void spawn_host_gone(void);
 /* Poll entries for the zygote and the report pipes; then what they say. */
 int spawn_poll(struct pollfd *list);

@@ -18,7 +18,10 @@ export interface LaunchPlan {
   readonly hostname: string;
   /** `cgroup.procs` files that init joins at birth, in order. */
   readonly cgroupProcs: readonly string[];
-  /** cgroup v2 folder usable for freeze and kill (`cgroup.freeze`, `cgroup.kill`), else a v1 freezer folder, else empty: signals. */
+  /**
+   * cgroup v2 folder, else a v1 freezer folder, else empty: signals. It may be the one that init joins: the launcher makes
+   * `workload` in it, which agent processes join and which alone is frozen (thaw that one before killing from outside).
+   */
   readonly freezer: { readonly kind: "v2" | "v1" | "signals"; readonly folder: string };
   /** In order, in a fresh mount namespace; targets are paths inside the new root. */
   readonly root: readonly RootStep[];
