@@ -2,7 +2,7 @@ import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { TLSSocket } from "node:tls";
 import { RuntimeError, systemCode } from "@openshell/base";
-import { LINGER_BYTES, LINGER_MS, READ_AHEAD_BYTES } from "./limits.ts";
+import { LINGER_BYTES, LINGER_MS, READ_AHEAD_BYTES, WRITE_AHEAD_BYTES } from "./limits.ts";
 
 /** Counts what is read and not yet passed on, over all connections of a sandbox. Readers stop above the limit and go on below seven eighths of it. */
 export class BufferBudget {
@@ -201,7 +201,8 @@ export class Channel {
     this.bytesWritten += bytes.length;
     const accepted =
       typeof bytes === "string" ? this.socket.write(bytes, encoding ?? "utf8") : this.socket.write(bytes);
-    if (accepted) return undefined;
+    // `accepted` false promises a drain event, which ends the wait below.
+    if (accepted || this.socket.writableLength < WRITE_AHEAD_BYTES) return undefined;
     this.#charge();
     this.#writeDeadline = this.#deadlines.now() + limitMs;
     const previous = this.#drain;

@@ -1,4 +1,4 @@
-import type { Socket } from "node:net";
+import type { OnReadOpts, Socket } from "node:net";
 import type { Clock } from "@openshell/base";
 import type { BufferBudget, Deadlines } from "./channel.ts";
 import type { EgressEvents } from "./events.ts";
@@ -7,8 +7,8 @@ import type { Identifier } from "./identify.ts";
 import type { LeafMint } from "./tls/leaf.ts";
 import type { UpstreamPool } from "./upstream-pool.ts";
 
-/** Starts a TCP connection to a pinned address; connect errors arrive as `error` events of the socket. */
-export type Dialer = (address: string, port: number) => Socket;
+/** Starts a TCP connection to a pinned address; connect errors arrive as `error` events of the socket. `onread` as in net.connect. */
+export type Dialer = (address: string, port: number, onread?: OnReadOpts) => Socket;
 
 /** What the parts of one sandbox's egress share. */
 export interface EgressContext {

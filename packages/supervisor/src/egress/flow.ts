@@ -22,7 +22,7 @@ import {
 import { type ClientHello, type Sniffed, sniff } from "./sniff.ts";
 import { type Access, type Refusal, Target } from "./target.ts";
 import { acceptTls } from "./tls/accept.ts";
-import { Tunnel } from "./tunnel.ts";
+import { DirectReader, Tunnel } from "./tunnel.ts";
 import { openUpstream } from "./upstream-pool.ts";
 
 /** A connection as capture hands it over. */
@@ -343,6 +343,8 @@ export class Flow implements Subject, SessionFlow {
     const context = this.#context;
     const { access } = target;
     this.#rawAccess = access;
+    // Decrypted bytes come through the TLS layer, which has buffers of its own.
+    const reader = how.secure ? undefined : new DirectReader();
     let upstream: Socket | undefined;
     let failure: unknown;
     for (const address of target.addresses) {
@@ -353,6 +355,7 @@ export class Flow implements Subject, SessionFlow {
           { host: target.host, port: target.port, tls },
           address,
           DIAL_ADDRESS_MS,
+          reader?.onread,
         );
         break;
       } catch (error) {
@@ -374,7 +377,7 @@ export class Flow implements Subject, SessionFlow {
       void channel.write("HTTP/1.1 200 Connection Established\r\n\r\n", HANDSHAKE_MS, "latin1")?.catch(() => undefined);
     const tunnel = new Tunnel(channel.detach(), upstream, context.budget, context.deadlines, how.refuseFirst);
     this.#end = () => tunnel.destroy();
-    await tunnel.run();
+    await tunnel.run(reader);
   }
 
   /** Undefined: the client went away without a word. No word within `limitMs` counts as a protocol of its own. */

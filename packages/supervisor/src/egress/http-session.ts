@@ -1,4 +1,5 @@
 import { RuntimeError } from "@openshell/base";
+import { Finding } from "@openshell/ocsf/events.ts";
 import type { RequestAllowed, RequestDenied, RequestQuery } from "@openshell/policy/decision.ts";
 import type { Channel } from "./channel.ts";
 import type { EgressContext } from "./context.ts";
@@ -344,7 +345,7 @@ export class HttpSession {
         (canonical.scheme === scheme && sameAuthority(canonical.authority, expected)));
     if (agree) return expected;
     this.#context.events.finding({
-      uid: "openshell.http.request_authority_mismatch",
+      uid: Finding.authorityMismatch,
       title: "Request authority does not match its connection",
       description: `A request on a connection to ${target.host}:${target.port} named another authority`,
       host: target.host,
@@ -563,7 +564,7 @@ export class HttpSession {
 
   #leakFinding(destination: Authority, policy: string): void {
     this.#context.events.finding({
-      uid: "openshell.credentials.reflected",
+      uid: Finding.credentialResponseLeak,
       title: "A server sent a credential back",
       description: `A response of ${destination.host}:${destination.port} contained the credential of its request; it was replaced by its placeholder`,
       host: destination.host,
@@ -575,7 +576,7 @@ export class HttpSession {
 
   #markerFinding(destination: Authority, policy: string): void {
     this.#context.events.finding({
-      uid: "openshell.credentials.traffic_uninspectable",
+      uid: Finding.trafficUninspectable,
       title: "A request body carried a credential placeholder",
       description: `A request to ${destination.host}:${destination.port} was broken off: placeholders in bodies are not replaced there`,
       host: destination.host,
@@ -587,7 +588,7 @@ export class HttpSession {
 
   #mismatchFinding(destination: Authority, policy: string): void {
     this.#context.events.finding({
-      uid: "openshell.provider_credential.endpoint_mismatch",
+      uid: Finding.credentialEndpointMismatch,
       title: "A credential was used at an endpoint it is not bound to",
       description: `A request to ${destination.host}:${destination.port} carried the placeholder of a credential bound elsewhere`,
       host: destination.host,

@@ -46,8 +46,12 @@ export const MAX_TARGET_LENGTH = 4096;
 /** Interim (1xx) responses to one request. */
 export const MAX_INTERIM_RESPONSES = 8;
 
-/** Bytes that one direction of a connection reads ahead of its consumer. Two TLS records and a socket read. */
-export const READ_AHEAD_BYTES = 64 * 1024;
+/** Bytes that one direction of a connection reads ahead of its consumer: two socket reads. */
+export const READ_AHEAD_BYTES = 128 * 1024;
+/** Bytes handed to the kernel's or TLS's queue of one connection before its producer waits; stopping at each read costs half the throughput. */
+export const WRITE_AHEAD_BYTES = 512 * 1024;
+/** Read buffer of a tunnel; at the flow limit all of them fit the sandbox's 64 MiB. */
+export const TUNNEL_BUFFER_BYTES = 64 * 1024;
 /** Body of a denied request that is read and dropped to keep the connection; larger ones close it. */
 export const DRAIN_BODY_BYTES = 64 * 1024;
 /** After a final answer the client may still be sending: read and drop so much, so long, then close. */
@@ -55,8 +59,6 @@ export const LINGER_BYTES = 1024 * 1024;
 export const LINGER_MS = 2_000;
 /** Credentialed responses of a known length up to here are searched whole, so that they keep an exact Content-Length. */
 export const SCRUB_WHOLE_BYTES = 64 * 1024;
-/** A value shorter than this would match by accident everywhere; it is not searched for in responses. */
-export const SCRUB_MIN_LENGTH = 6;
 
 /** From accept to the first complete head or ClientHello. */
 export const HANDSHAKE_MS = 30_000;
@@ -123,5 +125,3 @@ export const CONTROL_PLANE_PORTS: ReadonlySet<number> = new Set([2379, 2380, 644
 export const PROXY_PORT = 3128;
 /** Accepted while over a limit and waiting; further ones are reset. */
 export const MAX_WAITING_FLOWS = 256;
-/** Identical denials recorded in one second; the rest is folded into a count. */
-export const DENIALS_PER_SECOND = 20;

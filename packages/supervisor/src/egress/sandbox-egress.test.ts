@@ -572,7 +572,7 @@ describe("credentials", () => {
     expect(answer.body).toBe(`your key is ${placeholder}.`);
     expect(answer.head).toContain(`X-Echo: Bearer ${placeholder}`);
     expect(answer.head + answer.body).not.toContain(SECRET);
-    expect(fixture.events.findings.map((finding) => finding.uid)).toEqual(["openshell.credentials.reflected"]);
+    expect(fixture.events.findings.map((finding) => finding.uid)).toEqual(["openshell.credentials.response_leak"]);
     expect(JSON.stringify(fixture.events)).not.toContain(SECRET);
     tls.destroy();
   });

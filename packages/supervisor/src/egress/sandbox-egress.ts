@@ -1,4 +1,4 @@
-import { connect as netConnect } from "node:net";
+import { connect as netConnect, type OnReadOpts, type Socket } from "node:net";
 import { networkInterfaces } from "node:os";
 import { type Clock, RuntimeError, systemClock } from "@openshell/base";
 import type { Boundary } from "@openshell/boundary";
@@ -90,8 +90,7 @@ export class SandboxEgress implements AsyncDisposable {
     const now = (): number => this.#clock.monotonic();
     const budget = new BufferBudget(this.#limits.bufferedBytes);
     const deadlines = new Deadlines(now);
-    const dial =
-      deps.dial ?? ((address, port) => netConnect({ host: address, port, noDelay: true, allowHalfOpen: true }));
+    const dial = deps.dial ?? dialTcp;
     this.#generations = new GenerationHolder({ number: 0, ...NOTHING, network: this.#network(deps.network) });
     this.#names = new NameTable((name) => this.#generations.current.policy.mentions(name), this.#limits.dnsNames);
     if (deps.state !== undefined) this.#names.import(deps.state);
@@ -233,4 +232,9 @@ function settingsError(what: string, cause?: unknown): RuntimeError {
 
 function ownAddresses(): readonly string[] {
   return Object.values(networkInterfaces()).flatMap((list) => (list ?? []).map(({ address }) => address));
+}
+
+function dialTcp(address: string, port: number, onread?: OnReadOpts): Socket {
+  const options = { host: address, port, noDelay: true, allowHalfOpen: true };
+  return netConnect(onread === undefined ? options : { ...options, onread });
 }

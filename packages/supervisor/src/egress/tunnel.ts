@@ -1,6 +1,22 @@
+import type { OnReadOpts } from "node:net";
 import type { Duplex } from "node:stream";
 import { type BufferBudget, type Deadlines, resetSocket } from "./channel.ts";
-import { TUNNEL_IDLE_MS, TUNNEL_TOTAL_MS } from "./limits.ts";
+import { TUNNEL_BUFFER_BYTES, TUNNEL_IDLE_MS, TUNNEL_TOTAL_MS, WRITE_AHEAD_BYTES } from "./limits.ts";
+
+const EMPTY = Buffer.alloc(0);
+
+/**
+ * Reads of the upstream socket into one buffer of its own, without an allocation for each. Set before the socket exists,
+ * bound to its tunnel later; the socket rests until then.
+ */
+export class DirectReader {
+  /** Takes bytes that are only valid until it returns true; false: they are still in use, no further read until resumed. */
+  onBytes: ((bytes: Buffer) => boolean) | undefined;
+  readonly onread: OnReadOpts = {
+    buffer: Buffer.allocUnsafeSlow(TUNNEL_BUFFER_BYTES),
+    callback: (count, buffer) => this.onBytes?.(Buffer.from(buffer.buffer, buffer.byteOffset, count)) ?? true,
+  };
+}
 
 export interface TunnelBytes {
   readonly toUpstream: number;
@@ -34,8 +50,8 @@ export class Tunnel {
     this.#lastActivity = deadlines.now();
   }
 
-  /** Resolves when it is over, for whatever reason. */
-  run(): Promise<TunnelBytes> {
+  /** Resolves when it is over, for whatever reason. `reader` belongs to the upstream socket. */
+  run(reader?: DirectReader): Promise<TunnelBytes> {
     const started = this.#deadlines.now();
     const timer = setInterval(() => {
       const now = this.#deadlines.now();
@@ -59,9 +75,11 @@ export class Tunnel {
       this.#pump(this.#client, this.#upstream, (bytes) => {
         this.#toUpstream += bytes;
       });
-      this.#pump(this.#upstream, this.#client, (bytes) => {
+      const count = (bytes: number): void => {
         this.#toClient += bytes;
-      });
+      };
+      if (reader === undefined) this.#pump(this.#upstream, this.#client, count);
+      else this.#pumpDirect(reader, count);
     });
   }
 
@@ -81,6 +99,35 @@ export class Tunnel {
     } else resetSocket(survivor);
   }
 
+  #pumpDirect(reader: DirectReader, count: (bytes: number) => void): void {
+    const [from, to] = [this.#upstream, this.#client];
+    let charged = 0;
+    const settle = (): void => {
+      this.#budget.release(charged);
+      charged = 0;
+    };
+    reader.onBytes = (bytes) => {
+      count(bytes.length);
+      this.#lastActivity = this.#deadlines.now();
+      if (to.destroyed || to.writableEnded) return true;
+      to.write(bytes);
+      // What the kernel did not take at once still refers to the buffer.
+      if (to.writableLength === 0) return true;
+      charged = to.writableLength;
+      this.#budget.charge(charged);
+      to.write(EMPTY, () => {
+        settle();
+        from.resume();
+      });
+      return false;
+    };
+    to.once("close", settle);
+    from.once("end", () => {
+      if (!to.destroyed && !to.writableEnded) to.end();
+    });
+    from.resume();
+  }
+
   #pump(from: Duplex, to: Duplex, count: (bytes: number) => void): void {
     let charged = 0;
     const settle = (): void => {
@@ -96,7 +143,7 @@ export class Tunnel {
       count(chunk.length);
       this.#lastActivity = this.#deadlines.now();
       if (to.destroyed || to.writableEnded) return;
-      if (to.write(chunk)) return;
+      if (to.write(chunk) || to.writableLength < WRITE_AHEAD_BYTES) return;
       from.pause();
       charged += to.writableLength;
       this.#budget.charge(to.writableLength);

@@ -1,3 +1,4 @@
+import type { OnReadOpts, Socket } from "node:net";
 import { checkServerIdentity, type SecureContext, TLSSocket, connect as tlsConnect } from "node:tls";
 import { RuntimeError, systemCode } from "@openshell/base";
 import { type AddressBytes, formatAddress } from "./address.ts";
@@ -174,9 +175,12 @@ export function openUpstream(
   wish: Pick<UpstreamWish, "host" | "port" | "tls">,
   address: AddressBytes,
   limitMs: number,
-): Promise<ReturnType<Dialer>> {
+  onread?: OnReadOpts,
+): Promise<Socket> {
   const { host, port, tls } = wish;
-  const raw = dial(formatAddress(address), port);
+  const raw = dial(formatAddress(address), port, onread);
+  // Its first bytes must wait for whoever gets the socket.
+  if (onread !== undefined) raw.pause();
   raw.setNoDelay(true);
   raw.setKeepAlive(true, 60_000);
   const socket =

@@ -17,7 +17,7 @@ import * as x509 from "@peculiar/x509";
 import { parseAddress } from "../address.ts";
 import { type CredentialSource, NO_CREDENTIALS } from "../credential-source.ts";
 import type { ConnectionEvent, EgressEvents, FindingEvent, RequestEvent } from "../events.ts";
-import { WorkerHasher } from "../hash.ts";
+import { type ExecutableHasher, WorkerHasher } from "../hash.ts";
 import { type GenerationInput, SandboxEgress, type SandboxEgressDeps } from "../sandbox-egress.ts";
 import { LeafMint } from "../tls/leaf.ts";
 import { TrustStore } from "../tls/trust.ts";
@@ -170,6 +170,21 @@ export class RecordedEvents implements EgressEvents {
   }
 }
 
+/** Hashes the runtime once for all fixtures of a file. */
+const digests = new Map<number, Promise<string>>();
+const worker = new WorkerHasher();
+const sharedHasher: ExecutableHasher = {
+  hash(fd, size) {
+    let digest = digests.get(size);
+    if (digest === undefined) {
+      digest = worker.hash(fd, size);
+      digests.set(size, digest);
+    }
+    return digest;
+  },
+  [Symbol.asyncDispose]: () => worker[Symbol.asyncDispose](),
+};
+
 export interface FixtureOptions {
   readonly policy?: string;
   readonly credentials?: CredentialSource;
@@ -247,7 +262,7 @@ export class Fixture implements AsyncDisposable {
       events,
       leaves: await LeafMint.create(inspectionCa),
       trust: new TrustStore(() => []),
-      hasher: new WorkerHasher(),
+      hasher: sharedHasher,
       network: { additionalCaPem: originCa.certificatePem, resolvers: [], alwaysDenied: [] },
       proxyPort: proxy.port,
       tools: {
@@ -257,10 +272,11 @@ export class Fixture implements AsyncDisposable {
           return captured;
         },
       },
-      dial: (address, port) => {
+      dial: (address, port, onread) => {
         dialled.push(`${address}:${port}`);
         const local = routes.get(`${address}:${port}`);
-        return netConnect({ host: "127.0.0.1", port: local ?? 1, noDelay: true, allowHalfOpen: true });
+        const to = { host: "127.0.0.1", port: local ?? 1, noDelay: true, allowHalfOpen: true };
+        return netConnect(onread === undefined ? to : { ...to, onread });
       },
       resolver: () => ({
         resolve: async (host) => {
