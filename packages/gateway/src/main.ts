@@ -1,7 +1,10 @@
+import { enableCompileCache } from "node:module";
 import packageJson from "../package.json" with { type: "json" };
-import { serve } from "./lifecycle/serve.ts";
 
 /** `gateway.mjs serve [options]`: the gateway process. docs/architecture/gateway.md has its contract. */
+// Compiled code is kept beside the bundle where that can be written: most of a start is compiling.
+if (import.meta.url.endsWith(".mjs")) enableCompileCache(`${import.meta.dirname}/compile-cache`);
+
 const [command, ...args] = process.argv.slice(2);
 
 if (command === "--version") {
@@ -10,6 +13,7 @@ if (command === "--version") {
   process.stderr.write("usage: gateway.mjs serve --name NAME [options]\nPeople use `openshell gateway start`.\n");
   process.exitCode = 2;
 } else {
+  const { serve } = await import("./lifecycle/serve.ts");
   const status = await serve({
     args,
     env: process.env,

@@ -33,6 +33,8 @@ export class ConnectionServer {
   readonly #http1: Http1Server;
   readonly #http2: Http2Server;
   readonly #sockets = new Set<Socket>();
+  /** Connections that have not said yet what they speak. */
+  readonly #silent = new Set<Socket>();
   readonly #sessions = new Set<ServerHttp2Session>();
   #draining = false;
 
@@ -70,10 +72,13 @@ export class ConnectionServer {
     this.#http1 = createHttp1({
       headersTimeout: HttpLimits.http1HeadersMs,
       keepAliveTimeout: HttpLimits.http1IdleMs,
+      connectionsCheckingInterval: HttpLimits.http1CheckMs,
       maxHeaderSize: HttpLimits.headerBytes,
       noDelay: false,
     });
     const http1Peers = new WeakMap<Socket, Peer>();
+    // Node tracks connections, for header limits and for closing idle ones, from this event on; this server never listens.
+    this.#http1.emit("listening");
     this.#http1.on("request", (request, response) => {
       if (this.#draining) response.setHeader("connection", "close");
       sink.request(request, response, http1Peers.get(request.socket)!);
@@ -99,6 +104,8 @@ export class ConnectionServer {
   /** Takes a plaintext connection; its first bytes tell the protocol. */
   accept(socket: Socket, peer: Peer): void {
     this.#track(socket, peer);
+    this.#silent.add(socket);
+    socket.once("close", () => this.#silent.delete(socket));
     socket.setTimeout(HttpLimits.firstBytesMs, () => socket.destroy());
     let seen: Buffer = Buffer.alloc(0);
     const look = (): void => {
@@ -110,6 +117,7 @@ export class ConnectionServer {
         socket.once("readable", look);
         return;
       }
+      this.#silent.delete(socket);
       socket.setTimeout(0);
       socket.removeAllListeners("timeout");
       socket.unshift(seen);
@@ -127,6 +135,7 @@ export class ConnectionServer {
   /** Lets calls under way finish for {@link HttpLimits.drainMs}, then closes everything. */
   async drain(): Promise<void> {
     this.#draining = true;
+    for (const socket of this.#silent) socket.destroy();
     for (const session of this.#sessions) session.close();
     this.#http1.closeIdleConnections();
     const deadline = performance.now() + HttpLimits.drainMs;
@@ -137,6 +146,8 @@ export class ConnectionServer {
     for (const session of this.#sessions) session.destroy();
     for (const socket of this.#sockets) socket.destroy();
     this.#http1.closeAllConnections();
+    // Ends the tracking; that it was not listening is no news.
+    this.#http1.close(() => {});
   }
 
   #track(socket: Socket, peer: Peer): void {

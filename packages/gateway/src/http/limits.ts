@@ -32,6 +32,8 @@ export const HttpLimits = {
   http1IdleMs: 60_000,
   /** From the first to the last header byte of an HTTP/1 request. Milliseconds. */
   http1HeadersMs: 10_000,
+  /** How often that is looked at. Milliseconds. */
+  http1CheckMs: 5_000,
   /** Calls under way may finish for this long when the gateway stops. Milliseconds. */
   drainMs: 800,
 } as const;
