@@ -25,9 +25,9 @@ import { readDuration, toDuration } from "@openshell/api/times.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { wantsToRun } from "../compute/status.ts";
+import { type RelayChannel, RelayUnopened } from "../relay/broker.ts";
 import { type ExecInput, spliceExec } from "../relay/exec.ts";
 import { TIMEOUT_GRACE_MS } from "../relay/limits.ts";
-import type { SupervisorSession } from "../sessions/session.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import { admissionError, openAdmission } from "./admission.ts";
 import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
@@ -95,21 +95,11 @@ async function* runCommand(
   );
   const { admission } = opened;
   if (record.status.phase !== SandboxPhase.READY) throw notReady(record);
-  const session = await deps.sessions.ready(record.id, {
-    clock: deps.clock,
-    limitMs: SESSION_WAIT_MS,
-    signal: context.signal,
-    verdict: async () => {
-      const now = await deps.store.sandboxes.byId(record.id);
-      if (now === undefined) throw notFound("sandbox", request.sandbox);
-      if (!wantsToRun(now.status.phase)) throw notReady(now);
-    },
-  });
-  if (admission !== undefined && admission.admit.length > 0) {
-    await deps.store.write(...admission.admit).catch((error: unknown) => {
-      throw admissionError(error) ?? error;
-    });
-  }
+  const verdict = async (): Promise<void> => {
+    const now = await deps.store.sandboxes.byId(record.id);
+    if (now === undefined) throw notFound("sandbox", request.sandbox);
+    if (!wantsToRun(now.status.phase)) throw notReady(now);
+  };
   const limit = new AbortController();
   if (timeoutMs !== undefined) {
     const stop = AbortSignal.any([context.signal, limit.signal]);
@@ -124,7 +114,14 @@ async function* runCommand(
   const signal = AbortSignal.any([context.signal, limit.signal, deps.stopping]);
   const startedMs = deps.clock.monotonic();
   try {
-    const channel = await openRelay(deps, session, RelayKind.EXEC, signal);
+    const channel = await openRelay(deps, record.id, RelayKind.EXEC, { limitMs: SESSION_WAIT_MS, signal, verdict });
+    // Admitted when everything but the start itself has worked: what fails before leaves the id unused.
+    if (admission !== undefined && admission.admit.length > 0) {
+      await deps.store.write(...admission.admit).catch((error: unknown) => {
+        channel.close("cancelled");
+        throw admissionError(error) ?? error;
+      });
+    }
     const start = create(ExecStartSchema, {
       command: request.command,
       workingDirectory: request.workdir,
@@ -166,17 +163,12 @@ async function* attachMain(
   const signal = AbortSignal.any([context.signal, deps.stopping]);
   const end = deps.attachments.begin(record.id);
   try {
-    const session = await deps.sessions.ready(record.id, {
-      clock: deps.clock,
-      limitMs: ATTACH_WAIT_MS,
-      signal,
-      verdict: async () => {
-        const now = await deps.store.sandboxes.byId(record.id);
-        if (now === undefined) throw notFound("sandbox", start.sandbox);
-        if (!wantsToRun(now.status.phase)) throw notRunning(now);
-      },
-    });
-    const channel = await openRelay(deps, session, RelayKind.ATTACH, signal);
+    const verdict = async (): Promise<void> => {
+      const now = await deps.store.sandboxes.byId(record.id);
+      if (now === undefined) throw notFound("sandbox", start.sandbox);
+      if (!wantsToRun(now.status.phase)) throw notRunning(now);
+    };
+    const channel = await openRelay(deps, record.id, RelayKind.ATTACH, { limitMs: ATTACH_WAIT_MS, signal, verdict });
     const attach = create(AttachStartSchema, { stdin: true, rows: start.rows, columns: start.cols });
     yield* spliceExec({ channel, start: { case: "attach", value: attach }, input, signal });
   } finally {
@@ -184,8 +176,31 @@ async function* attachMain(
   }
 }
 
-function openRelay(deps: ApiDeps, session: SupervisorSession, kind: RelayKind, signal: AbortSignal) {
-  return deps.broker.open(session.sandboxId, kind, (value) => session.send({ case: "relayOpen", value }), signal);
+interface RelayWait {
+  readonly limitMs: number;
+  readonly signal: AbortSignal;
+  readonly verdict: () => Promise<void>;
+}
+
+/** Opens a relay on the sandbox's session, once more on its successor when the session ends before anything was started. */
+async function openRelay(deps: ApiDeps, sandboxId: string, kind: RelayKind, wait: RelayWait): Promise<RelayChannel> {
+  const deadline = deps.clock.monotonic() + wait.limitMs;
+  for (;;) {
+    const limitMs = Math.max(1, deadline - deps.clock.monotonic());
+    const session = await deps.sessions.ready(sandboxId, { ...wait, clock: deps.clock, limitMs });
+    const ended = new AbortController();
+    const stop = session.onState(() => {
+      if (session.state === "closed") ended.abort(new RelayUnopened());
+    });
+    try {
+      const signal = AbortSignal.any([wait.signal, ended.signal]);
+      return await deps.broker.open(sandboxId, kind, (value) => session.send({ case: "relayOpen", value }), signal);
+    } catch (error) {
+      if (!(error instanceof RelayUnopened)) throw error;
+    } finally {
+      stop();
+    }
+  }
 }
 
 /** Checks what does not depend on the sandbox; gives the timeout in milliseconds. */

@@ -183,8 +183,6 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
         .catch((error: unknown) => log.warn({ err: error }, "cannot prepare the inspection CA"));
       void watchDriver({ driver, store, clock, log, controller, signal: closed.signal });
       void reconcileDeliveries(sessions, api, closed.signal);
-      // Hosts first: a sandbox that is taken up again goes to the host that holds it.
-      await deps.hosts.adopt();
       await recover({ store, driver, controller, events, log });
     },
 

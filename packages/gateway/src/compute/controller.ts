@@ -20,7 +20,14 @@ import { isStoreError } from "../store/errors.ts";
 import type { HostRecord, SandboxPatch, SandboxRecord, Store } from "../store/types.ts";
 import { KeyedQueue } from "./keyed-queue.ts";
 import { attachMessage, type LaunchFacts, sandboxIntent } from "./launch.ts";
-import { PROVISIONING_LIMIT_MS, RETRY_FIRST_MS, RETRY_LAST_MS, STOP_GRACE_MS, STOP_REPORT_MS } from "./limits.ts";
+import {
+  PROVISIONING_LIMIT_MS,
+  REATTACH_LIMIT_MS,
+  RETRY_FIRST_MS,
+  RETRY_LAST_MS,
+  STOP_GRACE_MS,
+  STOP_REPORT_MS,
+} from "./limits.ts";
 import { encodeRuntimeFacts, isEphemeral, runtimeFacts } from "./runtime-record.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
 import { isTerminal, type ReadyReason, wantsToRun, withCondition, withPhase } from "./status.ts";
@@ -56,6 +63,8 @@ export class SandboxController implements HostEvents {
   readonly #provisioning = new Map<string, AbortController>();
   readonly #draining = new Map<string, bigint>();
   readonly #launchWrites = new Map<string, Promise<unknown>>();
+  /** When attaching to a sandbox began to fail; monotonic. */
+  readonly #attachFailures = new Map<string, number>();
   readonly #closed = new AbortController();
 
   constructor(deps: ControllerDeps) {
@@ -100,6 +109,7 @@ export class SandboxController implements HostEvents {
     this.#provisioning.get(id)?.abort();
     this.#provisioning.delete(id);
     this.#retries.delete(id);
+    this.#attachFailures.delete(id);
   }
 
   /** Sets the phase to ERROR unless somebody meant something else meanwhile, then releases compute. */
@@ -120,12 +130,21 @@ export class SandboxController implements HostEvents {
   }
 
   onAttachFailed(sandboxId: string, generation: bigint, reason: Failure | undefined): void {
-    const { hosts } = this.#deps;
+    const { clock, hosts, store } = this.#deps;
     if (hosts.assignment(sandboxId)?.generation !== generation) return;
     hosts.unassign(sandboxId, "attach failed");
     const message = `the supervisor could not attach to the sandbox: ${failureText(reason)}`;
-    if (reason?.retryable === true) this.#retry(sandboxId, new Error(message));
-    else void this.fail(sandboxId, generation, "StartFailed", message);
+    const since = this.#attachFailures.get(sandboxId) ?? clock.monotonic();
+    this.#attachFailures.set(sandboxId, since);
+    const decide = async (): Promise<void> => {
+      const record = await store.sandboxes.byId(sandboxId);
+      // A workload that runs is worth every attempt while its init still waits for a host.
+      const running = record?.status.mainProcessStartedTime !== undefined;
+      const patient = clock.monotonic() - since < REATTACH_LIMIT_MS;
+      if (patient && (running || reason?.retryable === true)) this.#retry(sandboxId, new Error(message));
+      else await this.fail(sandboxId, generation, running ? "SandboxEnded" : "StartFailed", message);
+    };
+    void decide().catch((error: unknown) => this.#retry(sandboxId, error));
   }
 
   onDetached(sandboxId: string, generation: bigint): void {
@@ -330,6 +349,7 @@ export class SandboxController implements HostEvents {
     this.#provisioning.get(id)?.abort();
     this.#provisioning.delete(id);
     this.#draining.delete(id);
+    this.#attachFailures.delete(id);
     this.#deps.attachments.reset(id);
     this.#deps.broker.rejectPending(id, unavailable("the sandbox has ended; nothing was started"));
     this.#deps.sessions.notify(id);

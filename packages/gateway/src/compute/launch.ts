@@ -52,6 +52,7 @@ export function sandboxIntent(record: SandboxRecord, facts: LaunchFacts): Sandbo
     resources: limitsOf(record.spec.template),
     volumes: facts.volumes,
     endpointPorts: endpointPorts(policy),
+    writablePaths: policy?.filesystem?.readWrite ?? [],
     caller: runtimeFacts(record).caller,
     inspectionCaPem: facts.ca.certificatePem,
     additionalCaPem: config.supervisor.network.additionalCa?.pem ?? "",

@@ -8,6 +8,8 @@ export const STOP_REPORT_MS = 2_000;
 export const DISCONNECT_GRACE_MS = 2_000;
 /** Start-up that gets no configuration accepted within this window fails; a configuration change arms it anew. */
 export const PROVISIONING_LIMIT_MS = 300_000;
+/** Attempts to attach to a sandbox go on for so long: its init ends it after as long without a host. */
+export const REATTACH_LIMIT_MS = 30_000;
 /** First and last wait between attempts of an operation that failed for a passing reason. */
 export const RETRY_FIRST_MS = 250;
 export const RETRY_LAST_MS = 30_000;

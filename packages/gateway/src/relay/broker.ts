@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
-import { deadlineExceeded, notFound, resourceExhausted, unavailable } from "@openshell/api/errors.ts";
+import { deadlineExceeded, notFound, resourceExhausted } from "@openshell/api/errors.ts";
 import {
   type RelayDownlink,
   RelayDownlinkSchema,
@@ -55,7 +55,7 @@ export class RelayBroker {
     return this.#pending.size;
   }
 
-  /** Opens a relay through `opener`. @throws ApiError RESOURCE_EXHAUSTED, UNAVAILABLE, DEADLINE_EXCEEDED, or the signal's reason. */
+  /** Opens a relay through `opener`. @throws ApiError RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED; RelayUnopened; the signal's reason. */
   async open(sandboxId: string, kind: RelayKind, opener: RelayOpener, signal?: AbortSignal): Promise<RelayChannel> {
     signal?.throwIfAborted();
     const mine = this.#pendingPerSandbox.get(sandboxId) ?? 0;
@@ -70,9 +70,7 @@ export class RelayBroker {
     const onAbort = (): void => reject(signal?.reason);
     signal?.addEventListener("abort", onAbort, { once: true });
     try {
-      if (!opener(create(RelayOpenSchema, { relayId, kind }))) {
-        throw unavailable("the sandbox's supervisor is not connected", { next: "Try again", retryDelayMs: 250 });
-      }
+      if (!opener(create(RelayOpenSchema, { relayId, kind }))) throw new RelayUnopened();
       this.#clock.sleep(RELAY_OPEN_TIMEOUT_MS, { signal: timer.signal, unref: true }).then(
         () => reject(deadlineExceeded("the sandbox's supervisor did not open the relay in time; nothing was started")),
         () => {},
@@ -126,6 +124,14 @@ export class RelayBroker {
     const left = (this.#pendingPerSandbox.get(sandboxId) ?? 1) - 1;
     if (left === 0) this.#pendingPerSandbox.delete(sandboxId);
     else this.#pendingPerSandbox.set(sandboxId, left);
+  }
+}
+
+/** The supervisor's session ended before its host opened the relay: nothing was started, so it may be asked for again. */
+export class RelayUnopened extends Error {
+  constructor() {
+    super("the supervisor's session ended before the relay was opened");
+    this.name = "RelayUnopened";
   }
 }
 

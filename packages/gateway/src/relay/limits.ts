@@ -1,8 +1,8 @@
 /** Limits of relays. Times in milliseconds. */
 
 /** Relays that a host was asked to open and has not: in the whole gateway, and for one sandbox. */
-export const MAX_PENDING_RELAYS = 256;
-export const MAX_PENDING_RELAYS_PER_SANDBOX = 32;
+export const MAX_PENDING_RELAYS = 4_096;
+export const MAX_PENDING_RELAYS_PER_SANDBOX = 512;
 /** From RelayOpen to the host's Relay stream. */
 export const RELAY_OPEN_TIMEOUT_MS = 10_000;
 /** Frames towards the host that wait for its stream; then whoever sends waits too. */

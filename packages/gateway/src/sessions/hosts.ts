@@ -33,7 +33,7 @@ import {
   TOKEN_RENEWAL_TICK_MS,
 } from "./limits.ts";
 import { BoundedQueue } from "./queue.ts";
-import { readWithin } from "./reader.ts";
+import { endingWhenBroken, readWithin } from "./reader.ts";
 import type { IssuedToken, TokenTable } from "./tokens.ts";
 
 /** A sandbox that a host shall hold. */
@@ -131,7 +131,7 @@ export class HostRegistry {
     const { clock, launcher, log } = this.#deps;
     const host = await launcher.authenticate(secretHex);
     if (host === undefined) throw unauthenticated("unknown host secret");
-    const uplink = requests[Symbol.asyncIterator]();
+    const uplink = endingWhenBroken(requests[Symbol.asyncIterator]());
     const first = await readWithin(uplink, clock, HELLO_TIMEOUT_MS, "host hello");
     if (first === undefined) return;
     const refused = checkHello(first, host);

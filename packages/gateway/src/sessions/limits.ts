@@ -4,8 +4,8 @@
 export const PROTOCOL_REVISION = 2;
 /** Oldest revision still spoken. */
 export const OLDEST_PROTOCOL_REVISION = 2;
-/** Messages waiting for one session's stream; more means that the peer does not read, and the session ends. */
-export const SESSION_QUEUE = 64;
+/** Messages waiting for one session's stream; more means that the peer does not read, and the session ends. Above the relays that may be pending. */
+export const SESSION_QUEUE = 1024;
 /** Messages waiting for one host's stream: attaches of all its sandboxes come in one burst after a reconnect. */
 export const HOST_QUEUE = 4096;
 /** First frame of any stream after it was opened. */

@@ -25,3 +25,16 @@ export async function readWithin<T>(
     timer.abort();
   }
 }
+
+/** A stream that ends when it breaks: a peer that died and one that left are the same to whoever serves it. */
+export function endingWhenBroken<T>(iterator: AsyncIterator<T>): AsyncIterator<T> {
+  return {
+    async next() {
+      try {
+        return await iterator.next();
+      } catch {
+        return { done: true, value: undefined };
+      }
+    },
+  };
+}

@@ -14,7 +14,7 @@ import type { RelayBroker } from "../relay/broker.ts";
 import { SessionRefused } from "./failure.ts";
 import type { HostRegistry } from "./hosts.ts";
 import { HELLO_TIMEOUT_MS, OLDEST_PROTOCOL_REVISION, PROTOCOL_REVISION } from "./limits.ts";
-import { readWithin } from "./reader.ts";
+import { endingWhenBroken, readWithin } from "./reader.ts";
 import type { SessionRegistry } from "./registry.ts";
 import { type SessionDeps, SupervisorSession } from "./session.ts";
 import type { TokenClaims, TokenTable } from "./tokens.ts";
@@ -48,7 +48,7 @@ export function supervisorService(deps: SupervisorServiceDeps): ServiceImpl<type
 
     async *connectSupervisor(requests, context) {
       const claims = claimsOf(context);
-      const uplink = requests[Symbol.asyncIterator]();
+      const uplink = endingWhenBroken(requests[Symbol.asyncIterator]());
       const first = await readWithin(uplink, deps.clock, HELLO_TIMEOUT_MS, "hello").catch(rejectedStream);
       if (first === undefined) return;
       let session: SupervisorSession;
