@@ -68,6 +68,11 @@ export interface SandboxIntent {
   readonly process: ProcessIdentityRequest;
   readonly resources: ResourceLimits;
   readonly volumes: readonly VolumeRequest[];
+  /**
+   * The policy's read_write paths. One that neither the system nor a volume provides becomes a folder of the sandbox's own
+   * that lasts as long as its home; one inside the system's folders stays read-only.
+   */
+  readonly writablePaths?: readonly string[];
   /** Ports that the policy's endpoints name: captured one by one where nothing better exists (`listener_per_port`). */
   readonly endpointPorts?: readonly number[];
   /** Who asked, as the kernel says (SO_PEERCRED of the user socket); undefined for a remote caller, who may name no volume outside `volume_roots`. */

@@ -84,6 +84,28 @@ describe("local driver", () => {
     await expectNoLeaks(before);
   });
 
+  it("gives the agent the writable folders that its policy names, and keeps them", async () => {
+    const { driver } = bench;
+    const filesystem = { readWrite: ["/tmp", "/workspace", "/var/log"] };
+    const intent = bench.intent({ writablePaths: filesystem.readWrite });
+    const first = await driver.create(intent);
+    {
+      await using boundary = await confine(first, intent, filesystem);
+      const script =
+        "echo kept > /workspace/f && echo log > /var/log/l && touch /tmp/t && ls -ld /workspace | cut -c1-10";
+      expect(await shell(boundary, first, script)).toMatchObject({ stdout: "drwx------\n", stderr: "" });
+    }
+    await driver.stop(intent.sandboxId);
+    const next = { ...intent, generation: 2n, nonce: randomBytes(32) };
+    const second = await driver.start(next);
+    {
+      await using boundary = await confine(second, next, filesystem);
+      expect((await shell(boundary, second, "cat /workspace/f /var/log/l")).stdout).toBe("kept\nlog\n");
+    }
+    await driver.delete(intent.sandboxId);
+    await expectNoLeaks(before);
+  });
+
   it("does not start what has no files", async () => {
     await expect(bench.driver.start(bench.intent())).rejects.toMatchObject({ code: "sandbox_not_found" });
     await expectNoLeaks(before);

@@ -172,6 +172,16 @@ describe("what the agent sees", () => {
     expect(lstatSync(join(repository, "t")).mode & 0o6000).toBe(0);
   });
 
+  it("finds the merged roots where programs look that read no variable", async () => {
+    const { stdout } = await sh(
+      "for f in /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/java/cacerts; do test -e $f && cmp $f /etc/openshell-tls/$(case $f in *crt) echo ca-bundle.pem;; *) echo cacerts.jks;; esac) && echo same; done",
+    );
+    const present = ["/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/certs/java/cacerts"].filter((path) =>
+      existsSync(path),
+    );
+    expect(stdout).toBe("same\n".repeat(present.length));
+  });
+
   it("trusts the merged bundle and has the inspection CA beside it", async () => {
     const { stdout } = await sh(
       "grep -c BEGIN $SSL_CERT_FILE; grep -c BEGIN /run/openshell-supervisor-ca/openshell-ca.pem",

@@ -1,5 +1,7 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
+import { writeFile } from "node:fs/promises";
+import { join } from "node:path";
 import { DriverError } from "../driver.ts";
 
 /** Where distributions keep the roots that the machine trusts; the first that exists is used. */
@@ -9,6 +11,24 @@ export const SYSTEM_BUNDLES: readonly string[] = [
   "/etc/ssl/ca-bundle.pem",
   "/etc/ssl/cert.pem",
 ];
+
+/** Java's store of the distribution's JVMs: Debian, Fedora. */
+export const JAVA_TRUST_STORES: readonly string[] = [
+  "/etc/ssl/certs/java/cacerts",
+  "/etc/pki/ca-trust/extracted/java/cacerts",
+];
+
+/** Names in a sandbox's trust folder; the first two as in OpenShell 0.1. */
+export const TRUST_FILES = { bundle: "ca-bundle.pem", ca: "openshell-ca.pem", javaTrustStore: "cacerts.jks" } as const;
+
+/** Writes the files into `folder`, readable by everyone: they are public. Not forced to the disk, they are written for each launch. */
+export async function writeTrustFiles(folder: string, files: TrustFiles): Promise<void> {
+  await Promise.all([
+    writeFile(join(folder, TRUST_FILES.bundle), files.bundlePem, { mode: 0o644 }),
+    writeFile(join(folder, TRUST_FILES.ca), files.caPem, { mode: 0o644 }),
+    writeFile(join(folder, TRUST_FILES.javaTrustStore), files.javaTrustStore, { mode: 0o644 }),
+  ]);
+}
 
 /** The machine's roots as PEM; empty when it has none. `read` answers undefined for a file that is not there. */
 export function systemRoots(read: (path: string) => string | undefined = readText): string {

@@ -16,7 +16,7 @@ import {
   type StartedSandbox,
   type WorkloadLayout,
 } from "../driver.ts";
-import { systemRoots, TrustCache, type TrustFiles } from "./ca-bundle.ts";
+import { systemRoots, TrustCache, type TrustFiles, writeTrustFiles } from "./ca-bundle.ts";
 import {
   type CgroupPlaces,
   cgroupMembers,
@@ -33,8 +33,9 @@ import { agentEnvironment } from "./environment.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
 import { controlSocketPath, demandedMode, type Launch, planLaunch, probeCapture, shortId } from "./launch.ts";
 import { launchFailed } from "./launch-error.ts";
+import { ownFolderName, ownFolderTargets } from "./own-folders.ts";
 import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
-import { AGENT_USER, HOME, planRoot } from "./root-view.ts";
+import { AGENT_USER, HOME, type OwnFolder, planRoot } from "./root-view.ts";
 import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
 import { planVolumes, type VolumePlan } from "./volumes.ts";
 import { InitWatch } from "./watch.ts";
@@ -265,7 +266,11 @@ class LocalDriver implements ComputeDriver {
     const controlFolder = this.#controlFolder(intent.sandboxId);
     await ensureFolder(controlFolder);
     const home = folders.home(intent.sandboxId);
-    await this.#prepareHome(home, resolved.identity);
+    await this.#prepareFolder(home, resolved.identity);
+    await this.#prepareOwnFolders(intent, resolved);
+    const trustFolder = folders.trust(intent.sandboxId);
+    await makeFolder(trustFolder, 0o755);
+    await writeTrustFiles(trustFolder, resolved.trust);
     const cgroups = this.#makeCgroups(intent);
     const record: LaunchRecord = {
       sandboxId: intent.sandboxId,
@@ -286,7 +291,7 @@ class LocalDriver implements ComputeDriver {
     };
     await folders.writeLaunch(record);
     try {
-      const { pid, netnsCookie } = await this.#launch(intent, resolved, record, cgroups, home);
+      const { pid, netnsCookie } = await this.#launch(intent, resolved, record, cgroups);
       const process = recordOf(processes, pid);
       if (process === undefined) throw new DriverError("launch_failed", "init ended at once", { retryable: true });
       const started = this.#started(intent, resolved, cgroups, process, {
@@ -305,18 +310,18 @@ class LocalDriver implements ComputeDriver {
 
   async #launch(
     intent: SandboxIntent,
-    { identity, volumes, trust }: Resolved,
+    { identity, volumes }: Resolved,
     record: LaunchRecord,
     cgroups: SandboxCgroups,
-    homeFolder: string,
   ): Promise<LaunchedSandbox> {
     const root = planRoot({
       uid: identity.plan.uid,
       gid: identity.plan.gid,
       hostname: intent.hostname,
       shell: loginShell(),
-      trust,
-      homeFolder,
+      trustFolder: this.#with.folders.trust(intent.sandboxId),
+      homeFolder: this.#with.folders.home(intent.sandboxId),
+      ownFolders: this.#ownFolders(intent),
       tmpBytes: BigInt(this.#options.config.tmp_size),
       volumes: volumes.steps,
     });
@@ -372,10 +377,28 @@ class LocalDriver implements ComputeDriver {
     );
   }
 
-  /** The agent's own, under its outside id. An existing home is kept; its owner follows when the policy changed the id. */
-  async #prepareHome(home: string, identity: ResolvedIdentity): Promise<void> {
-    await makeFolder(home, 0o700);
-    if (this.#with.mode.kind === "root") await chown(home, identity.outsideUid, identity.outsideGid);
+  /** A folder of the agent's own, under its outside id. An existing one is kept; its owner follows when the policy changed the id. */
+  async #prepareFolder(folder: string, identity: ResolvedIdentity): Promise<void> {
+    await makeFolder(folder, 0o700);
+    if (this.#with.mode.kind === "root") await chown(folder, identity.outsideUid, identity.outsideGid);
+  }
+
+  #ownFolders({ sandboxId, writablePaths = [], volumes }: SandboxIntent): readonly OwnFolder[] {
+    const targets = ownFolderTargets(
+      writablePaths,
+      volumes.map((volume) => volume.target),
+    );
+    return targets.map((target) => ({
+      target,
+      source: join(this.#with.folders.work(sandboxId), ownFolderName(target)),
+    }));
+  }
+
+  async #prepareOwnFolders(intent: SandboxIntent, { identity }: Resolved): Promise<void> {
+    const own = this.#ownFolders(intent);
+    if (own.length === 0) return;
+    await makeFolder(this.#with.folders.work(intent.sandboxId), 0o700);
+    for (const { source } of own) await this.#prepareFolder(source, identity);
   }
 
   async #describe(launched: LaunchRecord): Promise<DriverSandbox> {

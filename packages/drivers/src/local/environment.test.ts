@@ -28,6 +28,13 @@ describe("agentEnvironment", () => {
     }
     expect(Object.values(environment).join()).not.toContain("openshell-ca.pem");
   });
+  it("tells the JVM where the system has no store that could be replaced", () => {
+    const input = { user: "sandbox", shell: "/bin/sh", hostPath: "" };
+    expect(agentEnvironment({ ...input, coversJava: true })).not.toHaveProperty("JAVA_TOOL_OPTIONS");
+    expect(agentEnvironment({ ...input, coversJava: false }).JAVA_TOOL_OPTIONS).toContain(
+      "/etc/openshell-tls/cacerts.jks",
+    );
+  });
   it("names the proxy in every spelling and leaves loopback out of it", () => {
     for (const name of ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "grpc_proxy"]) {
       expect(environment[name]).toBe("http://127.0.0.1:3128");

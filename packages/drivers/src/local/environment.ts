@@ -1,4 +1,4 @@
-import { CA_BUNDLE_PATH, HOME, JAVA_TRUST_STORE_PATH, visibleInside } from "./root-view.ts";
+import { CA_BUNDLE_PATH, coversJava, HOME, JAVA_TRUST_STORE_PATH, visibleInside } from "./root-view.ts";
 
 /** Where the capture listens as an explicit proxy. */
 export const PROXY_URL = "http://127.0.0.1:3128";
@@ -33,6 +33,8 @@ export interface EnvironmentInput {
   readonly shell: string;
   /** PATH of the gateway's user: folders that are visible inside are appended, so that installed tools are found. */
   readonly hostPath: string;
+  /** Whether the system's JVM finds the merged roots by itself; default: as this host has it. */
+  readonly coversJava?: boolean;
 }
 
 /**
@@ -52,9 +54,12 @@ export function agentEnvironment(input: EnvironmentInput): Readonly<Record<strin
     no_proxy: "127.0.0.1,localhost,::1",
     // Node 24 honours the proxy variables only when told.
     NODE_USE_ENV_PROXY: "1",
-    // The JVM reads neither OpenSSL's variables nor PEM; a store in its own format is made beside the bundle.
-    JAVA_TOOL_OPTIONS: `-Djavax.net.ssl.trustStore=${JAVA_TRUST_STORE_PATH} -Djavax.net.ssl.trustStoreType=jks`,
   };
+  // The JVM reads neither OpenSSL's variables nor PEM. Where the system's own store cannot be replaced, only this reaches
+  // it; each JVM then announces it on stderr.
+  if (!(input.coversJava ?? coversJava())) {
+    environment.JAVA_TOOL_OPTIONS = `-Djavax.net.ssl.trustStore=${JAVA_TRUST_STORE_PATH} -Djavax.net.ssl.trustStoreType=jks`;
+  }
   for (const name of BUNDLE_VARIABLES) environment[name] = CA_BUNDLE_PATH;
   for (const name of PROXY_VARIABLES) environment[name] = PROXY_URL;
   return environment;

@@ -20,6 +20,9 @@ const DEBIAN = memoryHost({
   "/etc/localtime": "-> ../usr/share/zoneinfo/UTC",
   "/etc/os-release": "-> ../usr/lib/os-release",
   "/etc/ssl/certs/a.pem": "file",
+  "/etc/ssl/certs/ca-certificates.crt": "file",
+  "/etc/ssl/certs/java/cacerts": "file",
+  "/etc/ssl/cert.pem": "-> certs/ca-certificates.crt",
   "/etc/ssl/private/key.pem": "file",
   "/etc/services": "file",
   "/etc/protocols": "-> /srv/protocols",
@@ -36,9 +39,10 @@ const INPUT = {
   gid: 1000,
   hostname: "one",
   shell: "/bin/bash",
-  trust: { bundlePem: "BUNDLE", caPem: "CA", javaTrustStore: Uint8Array.of(1) },
+  trustFolder: "/state/sandboxes/x/trust",
   homeFolder: "/state/sandboxes/x/home",
   tmpBytes: 1n << 30n,
+  ownFolders: [],
   volumes: [],
 };
 
@@ -67,7 +71,13 @@ describe("planRoot", () => {
       "/srv/protocols",
       "/usr",
     ]);
-    expect(steps.flatMap((step) => (step.kind === "volume" ? [step.source] : []))).toEqual([INPUT.homeFolder]);
+    const own = steps.flatMap((step) => (step.kind === "volume" ? [[step.source, step.target, step.readOnly]] : []));
+    expect(own).toEqual([
+      ["/state/sandboxes/x/home", "/sandbox", false],
+      ["/state/sandboxes/x/trust", "/etc/openshell-tls", true],
+      ["/state/sandboxes/x/trust/ca-bundle.pem", "/etc/ssl/certs/ca-certificates.crt", true],
+      ["/state/sandboxes/x/trust/cacerts.jks", "/etc/ssl/certs/java/cacerts", true],
+    ]);
   });
   it("keeps the links of a merged /usr and drops one that leads elsewhere", () => {
     expect(at("/bin")).toEqual({ kind: "symlink", target: "/bin", to: "usr/bin" });
@@ -75,6 +85,7 @@ describe("planRoot", () => {
   });
   it("keeps links into /usr, binds what others lead to, skips dangling ones", () => {
     expect(at("/etc/localtime")).toMatchObject({ kind: "symlink", to: "/usr/share/zoneinfo/UTC" });
+    expect(at("/etc/ssl/cert.pem")).toMatchObject({ kind: "symlink", to: "/etc/ssl/certs/ca-certificates.crt" });
     expect(at("/etc/protocols")).toMatchObject({ kind: "bind", source: "/srv/protocols" });
     expect(at("/etc/rpc")).toBeUndefined();
   });

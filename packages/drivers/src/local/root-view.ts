@@ -1,5 +1,5 @@
 import type { RootStep } from "@openshell/boundary/local/plan.ts";
-import type { TrustFiles } from "./ca-bundle.ts";
+import { JAVA_TRUST_STORES, SYSTEM_BUNDLES, TRUST_FILES } from "./ca-bundle.ts";
 import { type HostFiles, hostFiles } from "./host-files.ts";
 
 /** Home of the agent and default working directory, as in OpenShell 0.1. */
@@ -8,9 +8,8 @@ export const HOME = "/sandbox";
 export const AGENT_USER = "sandbox";
 
 const TRUST_FOLDER = "/etc/openshell-tls";
-export const CA_BUNDLE_PATH = `${TRUST_FOLDER}/ca-bundle.pem`;
-export const CA_PATH = `${TRUST_FOLDER}/openshell-ca.pem`;
-export const JAVA_TRUST_STORE_PATH = `${TRUST_FOLDER}/cacerts.jks`;
+export const CA_BUNDLE_PATH = `${TRUST_FOLDER}/${TRUST_FILES.bundle}`;
+export const JAVA_TRUST_STORE_PATH = `${TRUST_FOLDER}/${TRUST_FILES.javaTrustStore}`;
 
 /**
  * Host folders that the agent sees, read-only. Programs and libraries only: /opt, /srv, /var, /home and /root hold data and
@@ -82,17 +81,28 @@ export const ETC_ENTRIES: readonly string[] = [
 /** The root's own tmpfs: synthesised files only. */
 const ROOT_BYTES = 8n << 20n;
 
+/** A writable folder that the policy names and that lasts as long as the home. */
+export interface OwnFolder {
+  /** Path inside. */
+  readonly target: string;
+  /** Host folder without links. */
+  readonly source: string;
+}
+
 /** What the view depends on. */
 export interface RootViewInput {
   readonly uid: number;
   readonly gid: number;
   readonly hostname: string;
   readonly shell: string;
-  readonly trust: TrustFiles;
+  /** Host folder of the sandbox's trust files, without links. */
+  readonly trustFolder: string;
   /** Host folder of the persistent home, without links. */
   readonly homeFolder: string;
   /** Size limit of /tmp. */
   readonly tmpBytes: bigint;
+  /** Folders of the sandbox's own for writable paths that nothing else provides. */
+  readonly ownFolders: readonly OwnFolder[];
   /** Steps of `planVolumes`, carried out after everything else is in place. */
   readonly volumes: readonly RootStep[];
 }
@@ -104,7 +114,7 @@ export function planRoot(input: RootViewInput, files: HostFiles = hostFiles): re
     { kind: "tmpfs", target: "/", mode: 0o755, sizeBytes: ROOT_BYTES, noexec: false, owner: "root" },
     ...["/etc", "/home", "/run", "/var", "/var/cache", "/var/lib", "/var/log"].map((target) => directory(target)),
     ...SYSTEM_DIRECTORIES.flatMap((path) => systemDirectory(path, files)),
-    ...etcEntries(files).flatMap((path) => etcEntry(path, files)),
+    ...etcSteps(files),
     { kind: "proc", target: "/proc" },
     { kind: "dev", target: "/dev" },
     { kind: "tmpfs", target: "/tmp", mode: 0o1777, sizeBytes: input.tmpBytes, noexec: false, owner: "root" },
@@ -113,7 +123,11 @@ export function planRoot(input: RootViewInput, files: HostFiles = hostFiles): re
     // Where OpenShell 0.1 keeps the certificates; programs configured for it find them.
     { kind: "symlink", target: "/run/openshell-supervisor-ca", to: TRUST_FOLDER },
     { kind: "volume", source: input.homeFolder, target: HOME, readOnly: false, idmap: undefined },
+    ...trustMounts(input.trustFolder, files),
     ...synthesisedFiles(input),
+    ...input.ownFolders.map(
+      ({ source, target }): RootStep => ({ kind: "volume", source, target, readOnly: false, idmap: undefined }),
+    ),
     ...input.volumes,
     { kind: "seal", target: "/" },
   ];
@@ -164,28 +178,68 @@ function etcEntries(files: HostFiles): readonly string[] {
   });
 }
 
-/** A link into a system directory stays a link, so that it follows the host's updates; everything else is bound by its real path. */
-function etcEntry(path: string, files: HostFiles): RootStep[] {
-  const kind = files.kind(path);
-  const real = kind === undefined ? undefined : files.realPath(path);
-  if (real === undefined) return [];
-  if (kind === "symlink" && SYSTEM_DIRECTORIES.some((folder) => isWithin(real, folder))) {
-    return [{ kind: "symlink", target: path, to: real }];
-  }
-  const realKind = files.kind(real);
-  return realKind === "directory" || realKind === "file" ? [readOnlyBind(real, path)] : [];
+/**
+ * A link into something visible stays a link, so that it follows the host's updates (and the merged bundle mounted over
+ * its target); everything else is bound by its real path.
+ */
+function etcSteps(files: HostFiles): RootStep[] {
+  const entries = etcEntries(files);
+  const visible = [...SYSTEM_DIRECTORIES, ...entries.filter((entry) => files.kind(entry) === "directory")];
+  return entries.flatMap((path): RootStep[] => {
+    const kind = files.kind(path);
+    const real = kind === undefined ? undefined : files.realPath(path);
+    if (real === undefined) return [];
+    if (kind === "symlink" && visible.some((folder) => isWithin(real, folder))) {
+      return [{ kind: "symlink", target: path, to: real }];
+    }
+    const realKind = files.kind(real);
+    return realKind === "directory" || realKind === "file" ? [readOnlyBind(real, path)] : [];
+  });
 }
 
 function readOnlyBind(source: string, target: string): RootStep {
   return { kind: "bind", source, target, readOnly: true, recursive: true, optional: true, noexec: false };
 }
 
+/**
+ * The trust files in their own folder, and over the system's bundle and Java store where those are files of the view: for
+ * clients that read no variable (GnuTLS, wget, the JVM).
+ */
+function trustMounts(folder: string, files: HostFiles): RootStep[] {
+  const mount = (source: string, target: string): RootStep => ({
+    kind: "volume",
+    source,
+    target,
+    readOnly: true,
+    idmap: undefined,
+  });
+  const over = (paths: readonly string[], name: string): RootStep[] =>
+    visibleFiles(paths, files).map((path) => mount(`${folder}/${name}`, path));
+  return [
+    mount(folder, TRUST_FOLDER),
+    ...over(SYSTEM_BUNDLES, TRUST_FILES.bundle),
+    ...over(JAVA_TRUST_STORES, TRUST_FILES.javaTrustStore),
+  ];
+}
+
+/** Real paths of those that are regular files below a visible part of /etc under their own name; each once. */
+function visibleFiles(paths: readonly string[], files: HostFiles): readonly string[] {
+  const etc = etcEntries(files).filter((entry) => files.kind(entry) === "directory");
+  const real = paths.flatMap((path) => files.realPath(path) ?? []);
+  return [...new Set(real)].filter((path) => files.kind(path) === "file" && etc.some((entry) => isWithin(path, entry)));
+}
+
+/** True when the system's JVM finds the merged roots by itself. */
+export function coversJava(files: HostFiles = hostFiles): boolean {
+  return visibleFiles(JAVA_TRUST_STORES, files).length > 0;
+}
+
 function synthesisedFiles(input: RootViewInput): RootStep[] {
-  const file = (target: string, content: string | Uint8Array): RootStep => ({
+  const file = (target: string, content: string): RootStep => ({
     kind: "file",
     target,
     mode: 0o644,
-    content: typeof content === "string" ? new TextEncoder().encode(content) : content,
+    content: new TextEncoder().encode(content),
   });
   return [
     file("/etc/passwd", passwd(input.uid, input.gid, input.shell)),
@@ -197,9 +251,6 @@ function synthesisedFiles(input: RootViewInput): RootStep[] {
     file("/etc/profile", PROFILE),
     file("/etc/bash.bashrc", BASHRC),
     { kind: "symlink", target: "/etc/mtab", to: "/proc/self/mounts" },
-    file(CA_BUNDLE_PATH, input.trust.bundlePem),
-    file(CA_PATH, input.trust.caPem),
-    file(JAVA_TRUST_STORE_PATH, input.trust.javaTrustStore),
   ];
 }
 

@@ -80,6 +80,15 @@ export class SandboxFolders {
     return join(this.of(sandboxId), "home");
   }
 
+  /** Folders of the sandbox's own besides its home. */
+  work(sandboxId: string): string {
+    return join(this.of(sandboxId), "work");
+  }
+
+  trust(sandboxId: string): string {
+    return join(this.of(sandboxId), "trust");
+  }
+
   async exists(sandboxId: string): Promise<boolean> {
     return (await lstat(this.of(sandboxId)).catch(() => undefined)) !== undefined;
   }
