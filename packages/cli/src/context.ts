@@ -1,9 +1,12 @@
 import type { Args } from "./args.ts";
 import { CliError, usageError } from "./errors.ts";
+import { needsStart } from "./gateway/record.ts";
 import { type GatewayChoice, resolveGateway, type Target } from "./gateway/resolve.ts";
 import { type ColorChoice, type Style, styleFor } from "./output/style.ts";
 import { writeAll } from "./output/terminal.ts";
 import type { CallOptions, Json } from "./transport/unary.ts";
+import { callUnary } from "./transport/unary.ts";
+import { UnreachableError } from "./transport/unreachable.ts";
 
 /** Process facts a command may use; tests pass their own. */
 export interface Surroundings {
@@ -69,7 +72,6 @@ export class Context {
     const { target } = this;
     if (this.#ready) return target;
     if (target.kind === "embedded") {
-      const { needsStart } = await import("./gateway/record.ts");
       const reason = needsStart(target.paths);
       if (reason !== undefined) {
         const { startGateway } = await import("./gateway/start.ts");
@@ -83,11 +85,9 @@ export class Context {
   /** A unary call. The embedded gateway is started when it turns out not to answer. */
   async call(method: string, message: Json, options: CallOptions = {}): Promise<Json> {
     const target = await this.ensureGateway();
-    const { callUnary } = await import("./transport/unary.ts");
     try {
       return await callUnary(target.endpoint, method, message, options);
     } catch (error) {
-      const { UnreachableError } = await import("./transport/unreachable.ts");
       // The socket file of a gateway that was killed is still there; nothing of the call was sent.
       if (!(error instanceof UnreachableError) || target.kind !== "embedded") throw error;
       const { startGateway } = await import("./gateway/start.ts");

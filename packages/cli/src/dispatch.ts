@@ -1,5 +1,6 @@
 import { type Args, type CommandSpec, parseCommandLine } from "./args.ts";
-import { type CommandEntry, findCommand, type Group } from "./commands/index.ts";
+import { VERSION } from "./build-info.ts";
+import { allNames, type CommandEntry, findCommand, type Group } from "./commands/index.ts";
 import { Context, type Surroundings } from "./context.ts";
 import { EXIT, errorLines, toCliError, usageError } from "./errors.ts";
 import { nearestName } from "./nearest.ts";
@@ -70,7 +71,7 @@ async function route(argv: readonly string[], surroundings: Surroundings): Promi
     return EXIT.ok;
   }
   const found = findCommand(word);
-  if (found === undefined) throw await unknownCommand(word);
+  if (found === undefined) throw unknownCommand(word);
   if (!("commands" in found)) return runCommand(found, first.rest, surroundings);
   return routeGroup(found, word, argv, surroundings);
 }
@@ -115,13 +116,11 @@ async function runCommand(entry: CommandEntry, rest: readonly string[], surround
 }
 
 async function printVersion(surroundings: Surroundings): Promise<number> {
-  const { VERSION } = await import("./build-info.ts");
   await writeAll(surroundings.stdout, `openshell ${VERSION}\n`);
   return EXIT.ok;
 }
 
-async function unknownCommand(word: string) {
-  const { allNames } = await import("./commands/index.ts");
+function unknownCommand(word: string) {
   const near = nearestName(word, allNames());
   return usageError(
     `there is no command ${JSON.stringify(word.slice(0, 64))}`,

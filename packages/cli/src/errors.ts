@@ -1,4 +1,4 @@
-import { RuntimeError } from "@openshell/base/errors.ts";
+import type { RuntimeError } from "@openshell/base/errors.ts";
 import { escapeUntrusted } from "@openshell/base/escape.ts";
 import { type RpcCode, RpcError } from "./transport/rpc-error.ts";
 
@@ -14,6 +14,8 @@ export const EXIT = {
   notFound: 127,
   interrupted: 130,
 } as const;
+
+const NAME = "CliError";
 
 /** An error with everything that a person is shown: what happened, what to do next, and the exit status. */
 export class CliError extends Error {
@@ -33,10 +35,15 @@ export class CliError extends Error {
     } = {},
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
-    this.name = "CliError";
+    this.name = NAME;
     this.next = typeof options.next === "string" ? [options.next] : (options.next ?? []);
     this.exitCode = options.exitCode ?? EXIT.failure;
     this.details = options.details ?? [];
+  }
+
+  /** By name: the bundles of the command line each have a copy of this class. */
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    return value instanceof Error && value.name === NAME;
   }
 }
 
@@ -57,11 +64,16 @@ const NEXT_BY_CODE: Readonly<Partial<Record<RpcCode, string>>> = {
   internal: "The gateway's log has the cause; `openshell status` says where it is",
 };
 
+/** The errors of other packages, by name for the same reason. */
+function isRuntimeError(error: unknown): error is RuntimeError {
+  return error instanceof Error && error.name === "RuntimeError";
+}
+
 /** Any error as the one form that is shown. Nothing of an unknown error but its message gets out. */
 export function toCliError(error: unknown): CliError {
   if (error instanceof CliError) return error;
   if (error instanceof RpcError) return fromRpc(error);
-  if (error instanceof RuntimeError) return new CliError(error.message, { next: error.next === "" ? [] : error.next });
+  if (isRuntimeError(error)) return new CliError(error.message, { next: error.next === "" ? [] : error.next });
   const message = error instanceof Error ? error.message : String(error);
   return new CliError(message, { cause: error });
 }

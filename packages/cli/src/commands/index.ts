@@ -1,4 +1,8 @@
 import type { CommandModule } from "../dispatch.ts";
+// Part of the first bundle, since they are run most; every dynamic import below is a bundle of its own.
+import * as runCommand from "./run.ts";
+import * as execCommand from "./sandbox-exec.ts";
+import * as statusCommand from "./status.ts";
 
 /** One command: what help says of it in one line, and where its code is. */
 export interface CommandEntry {
@@ -23,9 +27,9 @@ export const SECTIONS: readonly { readonly title: string; readonly names: readon
 ];
 
 const single: readonly (CommandEntry & { readonly alias?: string })[] = [
-  { name: "run", summary: "run one command in a sandbox of its own", load: () => import("./run.ts") },
+  { name: "run", summary: "run one command in a sandbox of its own", load: async () => runCommand },
   { name: "logs", alias: "lg", summary: "show or follow the log of a sandbox", load: () => import("./logs.ts") },
-  { name: "status", summary: "show the gateway and how it is reached", load: () => import("./status.ts") },
+  { name: "status", summary: "show the gateway and how it is reached", load: async () => statusCommand },
   { name: "completions", summary: "print completions for a shell", load: () => import("./completions.ts") },
 ];
 
@@ -38,7 +42,7 @@ const groups: readonly Group[] = [
       { name: "create", summary: "create a sandbox", load: () => import("./sandbox-create.ts") },
       { name: "get", summary: "show one sandbox", load: () => import("./sandbox-get.ts") },
       { name: "list", summary: "list sandboxes", load: () => import("./sandbox-list.ts") },
-      { name: "exec", summary: "run a command in a sandbox", load: () => import("./sandbox-exec.ts") },
+      { name: "exec", summary: "run a command in a sandbox", load: async () => execCommand },
       { name: "stop", summary: "stop a sandbox and keep its files", load: () => import("./sandbox-stop.ts") },
       { name: "start", summary: "start a stopped sandbox again", load: () => import("./sandbox-start.ts") },
       { name: "delete", summary: "remove sandboxes", load: () => import("./sandbox-delete.ts") },

@@ -1,12 +1,16 @@
 import { posix } from "node:path";
 import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
-import { CliError, EXIT, usageError } from "../errors.ts";
+import { CliError, EXIT, errorLines, usageError } from "../errors.ts";
 import { type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
+import { attach, windowSize } from "../terminal/attach.ts";
 import { Interruption } from "../terminal/interruption.ts";
+import { type Connection, openConnection } from "../transport/grpc-stream.ts";
 import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
+import { RpcError } from "../transport/rpc-error.ts";
 import type { Json } from "../transport/unary.ts";
+import { UnreachableError } from "../transport/unreachable.ts";
 
 export const spec: CommandSpec = {
   path: ["run"],
@@ -62,7 +66,7 @@ export async function run(context: Context, args: Args): Promise<number> {
 
   using interruption = Interruption.listen();
   using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the sandbox");
-  let made = false;
+  let made = true;
   const remove = async (): Promise<void> => {
     if (!made || keep) return;
     made = false;
@@ -73,20 +77,33 @@ export async function run(context: Context, args: Args): Promise<number> {
     );
   };
   try {
-    made = true;
-    const creating = context.call("CreateSandbox", create, { signal: interruption.atOnce });
-    // The code for attaching is loaded while the gateway works.
-    const [{ attach, windowSize }] = await Promise.all([
-      import("../terminal/attach.ts"),
-      creating.catch(notMade(() => (made = false))),
-    ]);
-    const target = await context.ensureGateway();
+    const { endpoint } = await context.ensureGateway();
+    // A first signal waits for the answer: then it is known what there is to remove.
+    interruption.onFirst(() => {});
+    let connection: Connection | undefined;
+    const onSent = (): void => {
+      // The connection for attaching is made while the gateway works. Its failure is told by the attachment.
+      connection ??= openConnection(endpoint);
+      connection.catch(() => {});
+    };
+    try {
+      await context.call("CreateSandbox", create, { signal: interruption.atOnce, onSent });
+    } catch (error) {
+      void connection?.then(
+        (session) => session.destroy(),
+        () => {},
+      );
+      made = mayExist(error, args.has("name"));
+      throw error;
+    }
+    if (interruption.signalled !== undefined) throw new CliError("interrupted");
     interruption.onFirst(() => {
       void context.call("StopSandbox", { workspaceScope: context.scope, name }).catch(() => interruption.force());
     });
     const result = await attach(
       {
-        endpoint: target.endpoint,
+        endpoint,
+        ...(connection === undefined ? {} : { connection }),
         start: {
           workspace: context.workspace,
           sandbox: name,
@@ -122,13 +139,13 @@ export async function run(context: Context, args: Args): Promise<number> {
   }
 }
 
-/** A refusal to create leaves nothing to remove, except when the answer was lost. */
-function notMade(forget: () => void) {
-  return (error: unknown): never => {
-    const code = (error as { code?: unknown }).code;
-    if (code !== "unavailable" && code !== "deadline_exceeded" && code !== "canceled") forget();
-    throw error;
-  };
+/**
+ * Whether a sandbox may exist although its creation failed: when the answer was lost. One whose name somebody chose is
+ * left alone then, since it may be another one.
+ */
+function mayExist(error: unknown, named: boolean): boolean {
+  if (named || !(error instanceof RpcError) || error instanceof UnreachableError) return false;
+  return error.code === "unavailable" || error.code === "deadline_exceeded" || error.code === "canceled";
 }
 
 /** The target of the volume that holds the current folder, with the rest of the path; undefined when none or several do. */
@@ -169,7 +186,6 @@ async function explainNotFound(
   const { findOutside, shellWord } = await import("../model/not-found.ts");
   const found = findOutside(program, context.env, volumes);
   if (found === undefined) return;
-  const { errorLines } = await import("../errors.ts");
   const words = [found.real, ...command.slice(1)].map(shellWord).join(" ");
   const volume = shellWord(`${found.folder}:${found.folder}:ro`);
   const where = found.real === found.path ? found.path : `${found.path} (which is ${found.real})`;
@@ -179,8 +195,11 @@ async function explainNotFound(
   for (const line of errorLines(error, context.err.bold)) await context.say(line);
 }
 
-/** Chosen here, so that the sandbox can be removed even when the answer to its creation is never read. */
+/**
+ * Chosen here, so that the sandbox can be removed even when the answer to its creation is never read. It needs to be
+ * unique, not secret: Node's cryptography would cost more than everything else here.
+ */
 function generatedName(): string {
-  const random = crypto.getRandomValues(new Uint8Array(10));
-  return `run-${Array.from(random, (byte) => NAME_LETTERS[byte % NAME_LETTERS.length]).join("")}`;
+  const letter = (): string => NAME_LETTERS[Math.floor(Math.random() * NAME_LETTERS.length)]!;
+  return `run-${Array.from({ length: 10 }, letter).join("")}`;
 }

@@ -2,12 +2,14 @@ import type { Surroundings } from "../context.ts";
 import { CliError, EXIT } from "../errors.ts";
 import type { Endpoint } from "../transport/endpoint.ts";
 import { decodeEvent, type ExecStart, encodeResize, encodeStart, encodeStdin } from "../transport/exec-codec.ts";
-import { type GrpcStream, openGrpcStream } from "../transport/grpc-stream.ts";
+import { type Connection, type GrpcStream, openConnection, openGrpcStream } from "../transport/grpc-stream.ts";
 import { STDIN_FRAME_BYTES } from "../transport/limits.ts";
 import { DetachKeys } from "./detach-keys.ts";
 
 export interface AttachOptions {
   readonly endpoint: Endpoint;
+  /** A connection that was opened beforehand; this call closes it. */
+  readonly connection?: Connection;
   readonly start: ExecStart;
   /** Attach to the main process instead of starting another one. */
   readonly mainProcess: boolean;
@@ -36,7 +38,8 @@ export function windowSize(stdout: NodeJS.WriteStream): { readonly cols: number;
 export async function attach(options: AttachOptions, surroundings: Surroundings): Promise<AttachResult> {
   const { stdin, stdout, stderr } = surroundings;
   const headers: Record<string, string> = options.mainProcess ? { "openshell-attach": "main-process" } : {};
-  const stream = await openGrpcStream(options.endpoint, "ExecSandboxInteractive", { headers });
+  const connection = options.connection ?? openConnection(options.endpoint);
+  const stream = await openGrpcStream(options.endpoint, connection, "ExecSandboxInteractive", headers);
   const input = new Input(stream, stdin, options);
   const onResize = (): void => {
     const { cols, rows } = windowSize(stdout);

@@ -33,7 +33,6 @@ export class Interruption implements Disposable {
   /** From now on the first signal calls `action`; before, it ends everything at once. */
   onFirst(action: () => void): void {
     this.#first = action;
-    if (this.#signal !== undefined) this.force();
   }
 
   force(): void {

@@ -5,10 +5,6 @@ import { CONNECT_TIMEOUT_MS, STREAM_WINDOW_BYTES } from "./limits.ts";
 import { codeFromNumber, RpcError, readStatusDetails } from "./rpc-error.ts";
 import { connectionError } from "./unreachable.ts";
 
-export interface StreamOptions {
-  readonly headers?: Readonly<Record<string, string>>;
-}
-
 /**
  * One bidirectional gRPC call over a connection of its own; messages are bytes.
  * https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
@@ -117,12 +113,11 @@ function errorFromTrailers(number: number, headers: IncomingHttpHeaders): RpcErr
   return new RpcError(codeFromNumber(number), message, packed);
 }
 
-/** Opens a call. Throws {@link RpcError} when there is no connection within {@link CONNECT_TIMEOUT_MS}. */
-export async function openGrpcStream(
-  endpoint: Endpoint,
-  method: string,
-  options: StreamOptions = {},
-): Promise<GrpcStream> {
+/** A connection that stands, or is about to. */
+export type Connection = Promise<ClientHttp2Session>;
+
+/** Opens a connection for one call. Rejects with {@link RpcError} when it does not stand within {@link CONNECT_TIMEOUT_MS}. */
+export function openConnection(endpoint: Endpoint): Connection {
   const http2 = process.getBuiltinModule("node:http2");
   const settings = { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false };
   const origin = endpoint.kind === "unix" ? "http://localhost" : endpoint.url.origin;
@@ -132,22 +127,6 @@ export async function openGrpcStream(
       ? { createConnection: () => process.getBuiltinModule("node:net").connect(endpoint.path) }
       : tlsOptions(endpoint.tls)),
   });
-  await connected(session, endpoint);
-  session.setLocalWindowSize(STREAM_WINDOW_BYTES);
-  const stream = session.request(
-    {
-      ":method": "POST",
-      ":path": SERVICE_PATH + method,
-      "content-type": "application/grpc+proto",
-      te: "trailers",
-      ...options.headers,
-    },
-    { endStream: false },
-  );
-  return new GrpcStream(endpoint, session, stream);
-}
-
-function connected(session: ClientHttp2Session, endpoint: Endpoint): Promise<void> {
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => {
       session.destroy();
@@ -161,7 +140,35 @@ function connected(session: ClientHttp2Session, endpoint: Endpoint): Promise<voi
     session.once("connect", () => {
       clearTimeout(timer);
       session.off("error", failed);
-      resolve();
+      // Until a call takes over, a loss shows in that call.
+      session.on("error", () => {});
+      session.setLocalWindowSize(STREAM_WINDOW_BYTES);
+      resolve(session);
     });
   });
+}
+
+/** Opens a call on a connection that is then its own. */
+export async function openGrpcStream(
+  endpoint: Endpoint,
+  connection: Connection,
+  method: string,
+  headers: Readonly<Record<string, string>> = {},
+): Promise<GrpcStream> {
+  const session = await connection;
+  try {
+    const stream = session.request(
+      {
+        ":method": "POST",
+        ":path": SERVICE_PATH + method,
+        "content-type": "application/grpc+proto",
+        te: "trailers",
+        ...headers,
+      },
+      { endStream: false },
+    );
+    return new GrpcStream(endpoint, session, stream);
+  } catch (error) {
+    throw connectionError(error, endpoint);
+  }
 }

@@ -66,6 +66,11 @@ export class RpcError extends Error {
     this.reason = details.reason;
     this.violations = details.violations;
   }
+
+  /** By name: the bundles of the command line each have a copy of this class. */
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    return value instanceof Error && (value.name === "RpcError" || value.name === "UnreachableError");
+  }
 }
 
 export interface ErrorDetails {

@@ -10,6 +10,8 @@ export type Json = Readonly<Record<string, unknown>>;
 export interface CallOptions {
   readonly signal?: AbortSignal;
   readonly timeoutMs?: number;
+  /** Called once the request is on its way: what happens then costs the answer no time. */
+  readonly onSent?: () => void;
 }
 
 /**
@@ -41,6 +43,7 @@ export async function callUnary(
     timeoutMs,
   );
   try {
+    if (options.onSent !== undefined) request.once("finish", options.onSent);
     request.end(body);
     const response = await responseOf(request, endpoint);
     const text = await readBody(response, MAX_RESPONSE_BYTES, endpoint);

@@ -3,7 +3,13 @@ import { describeEndpoint, type Endpoint } from "./endpoint.ts";
 import { RpcError } from "./rpc-error.ts";
 
 /** The connection never stood: nothing of the call reached the gateway. */
-export class UnreachableError extends RpcError {}
+export class UnreachableError extends RpcError {
+  override readonly name = "UnreachableError";
+
+  static override [Symbol.hasInstance](value: unknown): boolean {
+    return value instanceof Error && value.name === "UnreachableError";
+  }
+}
 
 const NOT_CONNECTED: ReadonlySet<string> = new Set([
   "ENOENT",
