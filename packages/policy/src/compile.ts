@@ -4,7 +4,6 @@
  * Cost: hosts are found in a map (exact names) or a trie of labels (patterns), executables in sets, requests in a trie of
  * path segments; a connection decision is remembered for its host, port and process. bench/policy.ts measures it.
  */
-import { escapeUntrusted } from "@openshell/base/escape.ts";
 import { BoundedCache } from "./bounded-cache.ts";
 import { type CompiledEndpoint, compileEndpoints, ruleAllowsBinary } from "./compiled-endpoint.ts";
 import type {
@@ -16,6 +15,7 @@ import type {
   RequestDecision,
   RequestQuery,
 } from "./decision.ts";
+import { escapeText } from "./escape-text.ts";
 import { hostPatternsOverlap } from "./glob-overlap.ts";
 import { Grant } from "./grant.ts";
 import { HostTrie, isSaneHost } from "./host-pattern.ts";
@@ -143,13 +143,14 @@ class Compiled implements CompiledPolicy {
 
   #connect(query: ConnectionQuery): ConnectionDecision {
     const host = canonicalHost(query.host);
-    const shown = `${escapeUntrusted(host.includes(":") ? `[${host}]` : host, 255)}:${query.port}`;
-    const exe = escapeUntrusted(query.process.exe);
-    const rule = `network_policies.<name>: {endpoints: [{host: "${escapeUntrusted(host, 255)}", port: ${query.port}}], binaries: [{path: "${exe}"}]}`;
     if (!isSaneHost(host) || !Number.isInteger(query.port) || query.port < 1 || query.port > 65_535) {
-      return denied("invalid_query", `'${shown}' is no valid destination`, "Use a host name or address and a port");
+      return denied(
+        "invalid_query",
+        `'${hostPort(host, query.port)}' is no valid destination`,
+        "Use a host name or address and a port",
+      );
     }
-    if (query.process.exe === "" || !query.process.exe.startsWith("/")) {
+    if (!query.process.exe.startsWith("/")) {
       return denied(
         "invalid_query",
         "missing input.exec",
@@ -157,12 +158,15 @@ class Compiled implements CompiledPolicy {
       );
     }
     if (this.#endpoints.length === 0) {
-      return denied("no_policy", "network connections not allowed by policy", `Add ${rule}`);
+      return denied("no_policy", "network connections not allowed by policy", `Add ${ruleFor(host, query)}`);
     }
-
     const candidates = this.#candidates(host, query.port);
     if (candidates.length === 0) {
-      return denied("endpoint_not_allowed", `endpoint ${shown} is not allowed by any policy`, `Add ${rule}`);
+      return denied(
+        "endpoint_not_allowed",
+        `endpoint ${hostPort(host, query.port)} is not allowed by any policy`,
+        `Add ${ruleFor(host, query)}`,
+      );
     }
     const matching = matchingBinaries(candidates, query);
     if (matching.length === 0) return binaryDenied(candidates, query);
@@ -179,7 +183,7 @@ class Compiled implements CompiledPolicy {
     if (required !== undefined) {
       return denied(
         "unsupported_middleware",
-        `middleware '${required.middleware}' must see the traffic of ${shown}, and this release cannot run it`,
+        `middleware '${required.middleware}' must see the traffic of ${hostPort(host, query.port)}, and this release cannot run it`,
         "Exclude the host from the middleware, or set its on_error to fail_open",
         (matching[0] as CompiledEndpoint).rule.key,
       );
@@ -190,7 +194,7 @@ class Compiled implements CompiledPolicy {
   #allow(host: string, matching: readonly CompiledEndpoint[]): ConnectionAllowed {
     const first = matching[0] as CompiledEndpoint;
     const restricted = matching.find((endpoint) => endpoint.source.allowedIps.length > 0);
-    const key = matching.map((endpoint) => endpoint.id).join(",");
+    const key = matching.length === 1 ? String(first.id) : matching.map((endpoint) => endpoint.id).join(",");
     let grant = this.#grants.get(key);
     if (grant === undefined) {
       grant = new Grant(this, matching);
@@ -255,8 +259,8 @@ function matchingBinaries(candidates: readonly CompiledEndpoint[], query: Connec
 
 function binaryDenied(candidates: readonly CompiledEndpoint[], query: ConnectionQuery): Denied {
   const keys = [...new Set(candidates.map((endpoint) => endpoint.rule.key))];
-  const exe = escapeUntrusted(query.process.exe);
-  const chain = escapeUntrusted(query.process.ancestors.slice(0, NAMED_ANCESTORS).join(" -> "));
+  const exe = escapeText(query.process.exe);
+  const chain = escapeText(query.process.ancestors.slice(0, NAMED_ANCESTORS).join(" -> "));
   const sentences = keys
     .slice(0, NAMED_RULES)
     .map((key) => `binary '${exe}' not allowed in policy '${key}' (ancestors: [${chain}])`);
@@ -267,6 +271,17 @@ function binaryDenied(candidates: readonly CompiledEndpoint[], query: Connection
     `Add {path: "${exe}"} to binaries of '${keys[0]}'; a listed symbolic link does not cover the file behind it unless that can be resolved`,
     keys[0],
   );
+}
+
+function hostPort(host: string, port: number): string {
+  const shown = escapeText(host, 255);
+  return host.includes(":") ? `[${shown}]:${port}` : `${shown}:${port}`;
+}
+
+/** A rule that would cover the question, on one line. */
+function ruleFor(host: string, query: ConnectionQuery): string {
+  const endpoint = `{host: "${escapeText(host, 255)}", port: ${query.port}}`;
+  return `network_policies.<name>: {endpoints: [${endpoint}], binaries: [{path: "${escapeText(query.process.exe)}"}]}`;
 }
 
 function denied(code: DenialCode, reason: string, next: string, policy = ""): Denied {

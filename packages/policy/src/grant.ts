@@ -2,9 +2,9 @@
  * What one process may ask of one host and port: the endpoints that matched, with their request rules merged so that a
  * request is judged in one walk. Built when the first request arrives, shared by all connections with the same matches.
  */
-import { escapeUntrusted } from "@openshell/base/escape.ts";
 import type { CompiledEndpoint } from "./compiled-endpoint.ts";
 import type { DenialCode, RequestAllowed, RequestDecision, RequestQuery } from "./decision.ts";
+import { escapeText } from "./escape-text.ts";
 import { PolicyLimit } from "./limits.ts";
 import { effectiveAllowRules } from "./presets.ts";
 import { RequestIndex } from "./request-index.ts";
@@ -16,6 +16,19 @@ interface Group {
   readonly endpoints: CompiledEndpoint[];
   readonly allow: RequestIndex;
   readonly deny: RequestIndex;
+  /** Of the group's own endpoints, for when it governs alone. */
+  terms: Terms | undefined;
+}
+
+/** What the endpoints that govern a request say about it, beside their rules. */
+interface Terms {
+  /** Smallest id. */
+  readonly governor: CompiledEndpoint;
+  readonly unsupported: CompiledEndpoint | undefined;
+  readonly encodedSlash: boolean;
+  readonly enforced: boolean;
+  readonly provider: string | undefined;
+  readonly bodyRewrite: boolean;
 }
 
 export class Grant {
@@ -25,6 +38,8 @@ export class Grant {
   readonly endpoints: readonly CompiledEndpoint[];
   readonly inspected: boolean;
   #groups: readonly Group[] | undefined;
+  /** When nothing is judged. */
+  #terms: Terms | undefined;
   /** Position = id of a rule in the indexes; ordered by endpoint. */
   readonly #ruleOwners: CompiledEndpoint[] = [];
 
@@ -39,29 +54,26 @@ export class Grant {
     if (!isSaneRequest(query)) {
       return deny("invalid_query", "request is malformed", "Send a canonical request target", first);
     }
-    if (!this.inspected) return allow(first, boundProvider(this.endpoints), false, "");
+    if (!this.inspected) {
+      this.#terms ??= termsFrom(this.endpoints);
+      return allow(first, this.#terms, "");
+    }
 
     this.#groups ??= this.#build();
     const method = query.method.toUpperCase();
-    const what = `${escapeUntrusted(method, 32)} ${escapeUntrusted(query.path)}`;
     const groups = this.#groups.filter((group) => group.selector.matches(query.path));
     const top = groups[0];
     if (top === undefined) {
       return deny(
         "path_not_matched",
-        `${what} did not match an L7 endpoint path`,
-        `Add an endpoint for ${first.source.host} whose path covers ${escapeUntrusted(query.path)}, or widen 'path' of an existing one`,
+        `${what(method, query)} did not match an L7 endpoint path`,
+        `Add an endpoint for ${first.source.host} whose path covers ${escapeText(query.path)}, or widen 'path' of an existing one`,
         undefined,
         first.rule.key,
       );
     }
-    // Groups of equal weight govern together; contradictions between them are refused when a policy is set.
-    const governing = groups
-      .filter((group) => group.selector.specificity === top.selector.specificity)
-      .flatMap((group) => group.endpoints)
-      .sort((a, b) => a.id - b.id);
-    const governor = governing[0] as CompiledEndpoint;
-    const unsupported = governing.find((endpoint) => endpoint.unsupported !== undefined);
+    const terms = termsOf(groups, top);
+    const { governor, unsupported } = terms;
     if (unsupported !== undefined) {
       return deny(
         "unsupported_protocol",
@@ -70,7 +82,7 @@ export class Grant {
         unsupported,
       );
     }
-    if (query.encodedSlash && governing.some((endpoint) => !endpoint.source.allowEncodedSlash)) {
+    if (query.encodedSlash && !terms.encodedSlash) {
       return deny(
         "encoded_slash",
         "request-target contains an encoded '/' (%2F)",
@@ -80,41 +92,19 @@ export class Grant {
     }
 
     const segments = query.path.split("/");
-    const refusal = this.#refusal(groups, method, what, segments, query);
-    if (refusal.code === undefined) {
-      return allow(refusal.endpoint, boundProvider(governing), bodyRewrite(governing), "");
-    }
-    const enforced = governing.some((endpoint) => endpoint.source.enforcement === "enforce");
-    if (enforced) return deny(refusal.code, refusal.reason, refusal.next, refusal.endpoint ?? governor);
-    return allow(governor, boundProvider(governing), bodyRewrite(governing), refusal.reason);
-  }
-
-  #refusal(
-    groups: readonly Group[],
-    method: string,
-    what: string,
-    segments: readonly string[],
-    query: RequestQuery,
-  ):
-    | { code: undefined; endpoint: CompiledEndpoint }
-    | { code: DenialCode; reason: string; next: string; endpoint: CompiledEndpoint | undefined } {
     const denied = smallest(groups, (group) => group.deny.find(method, segments, query.query));
     if (denied >= 0) {
-      return {
-        code: "deny_rule",
-        reason: `${what} blocked by deny rule`,
-        next: "Remove or narrow the matching entry of deny_rules",
-        endpoint: this.#ruleOwners[denied],
-      };
+      const endpoint = this.#ruleOwners[denied] as CompiledEndpoint;
+      const reason = `${what(method, query)} blocked by deny rule`;
+      if (!terms.enforced) return allow(governor, terms, reason);
+      return deny("deny_rule", reason, "Remove or narrow the matching entry of deny_rules", endpoint);
     }
     const allowed = smallest(groups, (group) => group.allow.find(method, segments, query.query));
-    if (allowed >= 0) return { code: undefined, endpoint: this.#ruleOwners[allowed] as CompiledEndpoint };
-    return {
-      code: "not_permitted",
-      reason: `${what} not permitted by policy`,
-      next: `Add to the endpoint's rules: - allow: {method: ${escapeUntrusted(method, 32)}, path: "${escapeUntrusted(query.path)}"}`,
-      endpoint: undefined,
-    };
+    if (allowed >= 0) return allow(this.#ruleOwners[allowed] as CompiledEndpoint, terms, "");
+    const reason = `${what(method, query)} not permitted by policy`;
+    if (!terms.enforced) return allow(governor, terms, reason);
+    const rule = `- allow: {method: ${escapeText(method, 32)}, path: "${escapeText(query.path)}"}`;
+    return deny("not_permitted", reason, `Add to the endpoint's rules: ${rule}`, governor);
   }
 
   #build(): readonly Group[] {
@@ -125,7 +115,13 @@ export class Grant {
       const { source, selector } = endpoint;
       let group = groups.get(selector.source);
       if (group === undefined) {
-        group = { selector, endpoints: [], allow: new RequestIndex("all"), deny: new RequestIndex("any") };
+        group = {
+          selector,
+          endpoints: [],
+          allow: new RequestIndex("all"),
+          deny: new RequestIndex("any"),
+          terms: undefined,
+        };
         groups.set(selector.source, group);
       }
       group.endpoints.push(endpoint);
@@ -156,30 +152,42 @@ function smallest(groups: readonly Group[], find: (group: Group) => number): num
   return best;
 }
 
-function boundProvider(endpoints: readonly CompiledEndpoint[]): string | undefined {
-  const bound = endpoints.find((endpoint) => endpoint.source.credentialProvider !== "");
-  return bound?.source.credentialProvider;
+/** Groups of equal weight govern together; contradictions between them are refused when a policy is set. */
+function termsOf(groups: readonly Group[], top: Group): Terms {
+  if (groups[1]?.selector.specificity !== top.selector.specificity) {
+    top.terms ??= termsFrom(top.endpoints);
+    return top.terms;
+  }
+  const governing = groups.filter((group) => group.selector.specificity === top.selector.specificity);
+  return termsFrom(governing.flatMap((group) => group.endpoints).sort((a, b) => a.id - b.id));
 }
 
-function bodyRewrite(endpoints: readonly CompiledEndpoint[]): boolean {
-  return endpoints.every((endpoint) => endpoint.source.requestBodyCredentialRewrite);
+function termsFrom(endpoints: readonly CompiledEndpoint[]): Terms {
+  const bound = endpoints.find((endpoint) => endpoint.source.credentialProvider !== "");
+  return {
+    governor: endpoints[0] as CompiledEndpoint,
+    unsupported: endpoints.find((endpoint) => endpoint.unsupported !== undefined),
+    encodedSlash: endpoints.every((endpoint) => endpoint.source.allowEncodedSlash),
+    enforced: endpoints.some((endpoint) => endpoint.source.enforcement === "enforce"),
+    provider: bound?.source.credentialProvider,
+    bodyRewrite: endpoints.every((endpoint) => endpoint.source.requestBodyCredentialRewrite),
+  };
+}
+
+function what(method: string, query: RequestQuery): string {
+  return `${escapeText(method, 32)} ${escapeText(query.path)}`;
 }
 
 /** `reason` is empty when a rule allows, else why an audit endpoint would have refused. */
-function allow(
-  endpoint: CompiledEndpoint,
-  credentialProvider: string | undefined,
-  requestBodyCredentialRewrite: boolean,
-  reason: string,
-): RequestAllowed {
+function allow(endpoint: CompiledEndpoint, terms: Terms, reason: string): RequestAllowed {
   return {
     allowed: true,
     policy: endpoint.rule.key,
     audited: reason !== "",
     reason,
     endpoint: endpoint.index,
-    credentialProvider,
-    requestBodyCredentialRewrite,
+    credentialProvider: terms.provider,
+    requestBodyCredentialRewrite: terms.bodyRewrite,
   };
 }
 

@@ -111,8 +111,12 @@ export const ALWAYS_BLOCKED: readonly Cidr[] = [
   "::ffff:169.254.0.0/112",
 ].map((text) => parseCidr(text) as Cidr);
 
+const PLAIN_NAME = /^(?:[a-z0-9_-]+\.)*[a-z][a-z0-9-]*$/;
+
 /** The canonical form of a host as the data path uses it: lower case, no trailing dot, addresses normalised without brackets. */
 export function canonicalHost(host: string): string {
+  // The usual case: a name in lower case whose last label starts with a letter is canonical as it is.
+  if (PLAIN_NAME.test(host)) return host;
   const bare = host.startsWith("[") && host.endsWith("]") ? host.slice(1, -1) : host;
   const address = parseIp(bare);
   if (address !== undefined) return formatIp(address);
