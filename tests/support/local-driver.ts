@@ -116,7 +116,7 @@ export async function confine(
   await boundary.confirm(
     compileRestrictions({
       arch: process.arch,
-      pids: intent.resources.pids,
+      pids: layout.processLimit,
       filesystem: {
         ...DEFAULT_FILESYSTEM,
         workingDirectory: layout.workingDirectory,

@@ -139,6 +139,8 @@ export interface WorkloadLayout {
   /** Paths that the filesystem rules open in addition to the policy's (volumes). */
   readonly readOnlyPaths: readonly string[];
   readonly readWritePaths: readonly string[];
+  /** Processes and threads at once, for RLIMIT_NPROC (`compileRestrictions`): holds where no cgroup can. */
+  readonly processLimit: number;
   /** Environment every agent process starts from: PATH, HOME, proxy and CA variables. No secret. */
   readonly environment: Readonly<Record<string, string>>;
 }

@@ -350,6 +350,7 @@ class LocalDriver implements ComputeDriver {
       gid: identity.plan.gid,
       readOnlyPaths: volumes.readOnlyPaths,
       readWritePaths: volumes.readWritePaths,
+      processLimit: this.#processLimit(intent),
       environment: agentEnvironment({ user: AGENT_USER, shell: loginShell(), hostPath: this.#options.env.PATH ?? "" }),
     };
     const isolation: IsolationLayer[] = [identity.isolation, ...cgroups.isolation];
@@ -363,6 +364,10 @@ class LocalDriver implements ComputeDriver {
     };
   }
 
+  #processLimit(intent: SandboxIntent): number {
+    return intent.resources.pids ?? this.#options.config.sandbox_pids_limit;
+  }
+
   #makeCgroups(intent: SandboxIntent): SandboxCgroups {
     const { config } = this.#options;
     const memory = config.sandbox_memory_limit === 0 ? undefined : BigInt(config.sandbox_memory_limit);
@@ -371,7 +376,7 @@ class LocalDriver implements ComputeDriver {
       {
         memoryBytes: intent.resources.memoryBytes ?? memory,
         cpuMillis: intent.resources.cpuMillis,
-        pids: intent.resources.pids ?? config.sandbox_pids_limit,
+        pids: this.#processLimit(intent),
       },
       this.#with.cgroups,
     );

@@ -54,6 +54,7 @@ const startedSchema = z.object({
     gid: z.int(),
     readOnlyPaths: z.array(z.string()),
     readWritePaths: z.array(z.string()),
+    processLimit: z.int().positive(),
     environment: z.record(z.string(), z.string()),
   }),
   isolation: z.array(layerSchema),

@@ -51,18 +51,12 @@ export function sandboxIntent(record: SandboxRecord, facts: LaunchFacts): Sandbo
     process: { runAsUser: policy?.process?.runAsUser ?? "", runAsGroup: policy?.process?.runAsGroup ?? "" },
     resources: limitsOf(record.spec.template),
     volumes: facts.volumes,
-    endpointPorts: endpointPorts(policy),
+    endpointPorts: facts.endpointPorts,
     writablePaths: policy?.filesystem?.readWrite ?? [],
     caller: runtimeFacts(record).caller,
     inspectionCaPem: facts.ca.certificatePem,
     additionalCaPem: config.supervisor.network.additionalCa?.pem ?? "",
   };
-}
-
-/** Every port that an endpoint of the policy names. */
-function endpointPorts(policy: SandboxPolicy | undefined): readonly number[] {
-  const endpoints = Object.values(policy?.networkPolicies ?? {}).flatMap((rule) => rule.endpoints);
-  return endpoints.flatMap((endpoint) => [...(endpoint.port === 0 ? [] : [endpoint.port]), ...endpoint.ports]);
 }
 
 function limitsOf(template: SandboxTemplate | undefined): ResourceLimits {
@@ -113,6 +107,7 @@ function layoutOf({ layout }: StartedSandbox) {
     gid: layout.gid,
     readOnlyPaths: [...layout.readOnlyPaths],
     readWritePaths: [...layout.readWritePaths],
+    processLimit: layout.processLimit,
     environment: { ...layout.environment },
   };
 }
@@ -122,8 +117,13 @@ export function mainProcess(record: SandboxRecord): MainProcess {
   const facts = runtimeFacts(record);
   return create(MainProcessSchema, {
     command: facts.defaultCommand ? [] : record.spec.command,
-    environment: { ...record.spec.template?.environment, ...record.spec.environment },
+    environment: sandboxEnvironment(record),
     tty: record.spec.tty,
     awaitAttachment: facts.awaitAttachment,
   });
+}
+
+/** What every process of the sandbox finds in its environment by the creator's wish. */
+export function sandboxEnvironment(record: Pick<SandboxRecord, "spec">): Record<string, string> {
+  return { ...record.spec.template?.environment, ...record.spec.environment };
 }

@@ -116,7 +116,8 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
     clock,
     log,
     compile: createCompiler(credentials, () => clock.now()),
-    restrictions: async (filesystem) => compileRestrictions({ filesystem, arch: process.arch }),
+    restrictions: async (filesystem, processLimit) =>
+      compileRestrictions({ filesystem, arch: process.arch, pids: processLimit || undefined }),
     dispose: () => eventLog[Symbol.asyncDispose](),
   });
   const supervisor = new SandboxSupervisor({ assignment, link, clock, log, pusher, boundary, workload });

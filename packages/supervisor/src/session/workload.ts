@@ -39,7 +39,7 @@ export interface WorkloadDeps {
   readonly clock: Clock;
   readonly log: SandboxLog;
   readonly compile: ConfigurationCompiler;
-  readonly restrictions: (rules: FilesystemRules) => Promise<Restrictions>;
+  readonly restrictions: (rules: FilesystemRules, processLimit: number) => Promise<Restrictions>;
   /** What else ends with the workload: event files. */
   readonly dispose?: () => Promise<void>;
 }
@@ -117,7 +117,7 @@ export class Workload implements AsyncDisposable {
       throw new RuntimeError("policy_missing", "the accepted configuration carries no policy", {
         next: "Set a policy for the sandbox",
       });
-    const restrictions = await this.#deps.restrictions(filesystemRules(policy, layout));
+    const restrictions = await this.#deps.restrictions(filesystemRules(policy, layout), layout.processLimit);
     this.#layers = [...boundary.isolation, ...(await boundary.confirm(restrictions))];
     const command = spec.command.length > 0 ? spec.command : spec.tty ? [this.shell, "-l"] : IDLE_COMMAND;
     const process = await boundary.startMain({

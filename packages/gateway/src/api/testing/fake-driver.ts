@@ -67,6 +67,7 @@ export class FakeDriver implements ComputeDriver {
           readOnlyPaths: [],
           readWritePaths: [],
           environment: {},
+          processLimit: 2_048,
         },
         isolation: [],
       };

@@ -476,6 +476,13 @@ export declare type WorkloadLayout = Message<"openshell.supervisor.v1.WorkloadLa
    * @generated from field: map<string, string> environment = 7;
    */
   environment: { [key: string]: string };
+
+  /**
+   * Processes and threads the agent may have at once, set as RLIMIT_NPROC; 0 means the default.
+   *
+   * @generated from field: uint32 process_limit = 8;
+   */
+  processLimit: number;
 };
 
 /**
