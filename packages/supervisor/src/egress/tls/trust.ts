@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { createHash, X509Certificate } from "node:crypto";
 import { createSecureContext, getCACertificates, type SecureContext } from "node:tls";
 
 /**
@@ -18,7 +18,11 @@ export class TrustStore {
     const key = createHash("sha256").update(additionalPem).digest("hex");
     let context = this.#contexts.get(key);
     if (context === undefined) {
-      const ca = [...this.#roots(), ...splitPem(additionalPem)];
+      const additional = splitPem(additionalPem);
+      if (additional.length === 0 && additionalPem.trim() !== "") throw new Error("the bundle holds no certificate");
+      // createSecureContext passes over what it cannot read; an operator must learn of it.
+      for (const pem of additional) new X509Certificate(pem);
+      const ca = [...this.#roots(), ...additional];
       context = createSecureContext({ ca, minVersion: "TLSv1.2" });
       // One entry a configuration; a bound only against endless reconfiguration.
       if (this.#contexts.size >= 16) this.#contexts.clear();
