@@ -175,16 +175,13 @@ export class EndpointCredentials {
 
   #basic(scheme: string, decoded: string, used: Map<string, UsedCredential>): string | CredentialFailure {
     let text = "";
-    const separator = decoded.indexOf(":");
-    const [user, password] =
-      separator < 0 ? [decoded, undefined] : [decoded.slice(0, separator), decoded.slice(separator + 1)];
-    for (const [index, part] of [user, password].entries()) {
-      if (part === undefined) continue;
-      if (index === 1) text += ":";
-      const whole = parsePlaceholder(part);
-      const pieces = whole === undefined ? splitPlaceholders(part) : [{ text: part, placeholder: whole }];
-      for (const piece of pieces) {
-        const resolved = piece.placeholder === undefined ? piece.text : this.#resolve(piece.placeholder, used);
+    // Canonical placeholders contain colons, so they are found before user and password are told apart.
+    for (const piece of splitPlaceholders(decoded)) {
+      const parts = piece.placeholder === undefined ? piece.text.split(":") : [piece.text];
+      for (const [index, part] of parts.entries()) {
+        if (index > 0) text += ":";
+        const placeholder = piece.placeholder ?? parsePlaceholder(part);
+        const resolved = placeholder === undefined ? part : this.#resolve(placeholder, used);
         if (typeof resolved !== "string") return resolved;
         text += resolved;
       }
