@@ -27,7 +27,16 @@ export function intentRepository(db: Kysely<Tables>): IntentRepository {
       const upsert = db
         .insertInto("intents")
         .values({ subject: intent.subject, ...columns })
-        .onConflict((conflict) => conflict.column("subject").doUpdateSet(columns));
+        .onConflict((conflict) =>
+          conflict.column("subject").doUpdateSet(({ ref }) => ({
+            kind: ref("excluded.kind"),
+            operation_id: ref("excluded.operation_id"),
+            step: ref("excluded.step"),
+            payload: ref("excluded.payload"),
+            created_at: ref("excluded.created_at"),
+            updated_at: ref("excluded.updated_at"),
+          })),
+        );
       return command(statement("intent", upsert));
     },
     advance(subject, operationId, step, at, payload) {

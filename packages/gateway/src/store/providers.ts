@@ -140,6 +140,12 @@ function putCredential(db: Kysely<Tables>, providerId: string, credential: Seale
   const upsert = db
     .insertInto("provider_credentials")
     .values({ provider_id: providerId, key: credential.key, ...columns })
-    .onConflict((conflict) => conflict.columns(["provider_id", "key"]).doUpdateSet(columns));
+    .onConflict((conflict) =>
+      conflict.columns(["provider_id", "key"]).doUpdateSet(({ ref }) => ({
+        version: ref("excluded.version"),
+        expires_at: ref("excluded.expires_at"),
+        sealed: ref("excluded.sealed"),
+      })),
+    );
   return statement("credential", upsert);
 }

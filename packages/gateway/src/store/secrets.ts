@@ -19,7 +19,10 @@ export function secretRepository(db: Kysely<Tables>): SecretRepository {
         .insertInto("secrets")
         .values({ scope, name, version, sealed })
         .onConflict((conflict) =>
-          conflict.columns(["scope", "name"]).doUpdateSet({ version, sealed }).where("secrets.version", "<", version),
+          conflict
+            .columns(["scope", "name"])
+            .doUpdateSet(({ ref }) => ({ version: ref("excluded.version"), sealed: ref("excluded.sealed") }))
+            .where("secrets.version", "<", version),
         );
       return command(statement("secret", upsert, { expect: { rows: 1, otherwise: "store_conflict" } }));
     },

@@ -37,7 +37,11 @@ export function settingsRepository(db: Kysely<Tables>): SettingsRepository {
       const upsert = db
         .insertInto("settings")
         .values({ scope, key, ...encoded })
-        .onConflict((conflict) => conflict.columns(["scope", "key"]).doUpdateSet(encoded));
+        .onConflict((conflict) =>
+          conflict
+            .columns(["scope", "key"])
+            .doUpdateSet(({ ref }) => ({ type: ref("excluded.type"), value: ref("excluded.value") })),
+        );
       return revised(scope, statement("setting", upsert));
     },
     remove(scope, key) {

@@ -12,11 +12,15 @@ import type { WriterReply, WriterRequest } from "./writer-thread.ts";
 export const MAX_WAITING_WRITES = 10_000;
 /** Writes of one group: bounds how long the first of them waits for the last, and what one message copies. */
 export const MAX_GROUP = 512;
+/** Parameter bytes of one group (one write may be larger), and of all that waits: bounds memory, as the counts bound time. */
+export const MAX_GROUP_BYTES = 8 * 1024 * 1024;
+export const MAX_WAITING_BYTES = 64 * 1024 * 1024;
 /** The writer has this long to open the file. Milliseconds. */
 const OPEN_LIMIT_MS = 10_000;
 
 interface Waiting {
   readonly batch: Batch;
+  readonly bytes: number;
   readonly done: (outcome: BatchOutcome) => void;
   readonly failed: (error: unknown) => void;
 }
@@ -29,6 +33,7 @@ export class Writer implements AsyncDisposable {
   readonly #worker: Worker;
   readonly #failure = Promise.withResolvers<never>();
   #waiting: Waiting[] = [];
+  #waitingBytes = 0;
   #group: readonly Waiting[] = [];
   #lost: StoreError | undefined;
   #closed: Promise<void> | undefined;
@@ -46,7 +51,14 @@ export class Writer implements AsyncDisposable {
 
   /** Starts the thread and waits until it has the file open. */
   static async open(path: string): Promise<Writer> {
-    const worker = new Worker(writerEntry(), { workerData: { path }, name: "store-writer" });
+    const worker = new Worker(writerEntry(), {
+      workerData: { path },
+      name: "store-writer",
+      // Options that were meant for this process's own main file (--eval, --cpu-prof) are none of the thread's.
+      execArgv: [],
+      // Rows live outside the heap or shortly: a small young generation saves megabytes.
+      resourceLimits: { maxYoungGenerationSizeMb: 4 },
+    });
     await started(worker);
     const writer = new Writer(worker);
     worker.on("message", (reply: WriterReply) => writer.#receive(reply));
@@ -87,14 +99,16 @@ export class Writer implements AsyncDisposable {
     if (this.#lost !== undefined) return Promise.reject(this.#lost);
     if (this.#closed !== undefined) return Promise.reject(new StoreError("store_closed", "the store is closed"));
     if (batch.length === 0) return Promise.resolve({ ok: true, rows: [] });
-    if (this.#waiting.length >= MAX_WAITING_WRITES) {
-      const error = new StoreError("store_overloaded", `${MAX_WAITING_WRITES} writes wait for the disk`, {
+    const bytes = sizeOf(batch);
+    if (this.#waiting.length >= MAX_WAITING_WRITES || this.#waitingBytes + bytes > MAX_WAITING_BYTES) {
+      const error = new StoreError("store_overloaded", `${this.#waiting.length} writes wait for the disk`, {
         next: "Try again later",
       });
       return Promise.reject(error);
     }
     return new Promise((done, failed) => {
-      this.#waiting.push({ batch, done, failed });
+      this.#waiting.push({ batch, bytes, done, failed });
+      this.#waitingBytes += bytes;
       // Everything that the current turn of the event loop submits goes into one group.
       if (this.#waiting.length === 1 && this.#group.length === 0) queueMicrotask(() => this.#send());
     });
@@ -102,8 +116,13 @@ export class Writer implements AsyncDisposable {
 
   #send(): void {
     if (this.#group.length > 0 || this.#waiting.length === 0 || this.#lost !== undefined) return;
-    this.#group = this.#waiting.slice(0, MAX_GROUP);
-    this.#waiting = this.#waiting.slice(MAX_GROUP);
+    let count = 0;
+    let bytes = 0;
+    do bytes += this.#waiting[count++]!.bytes;
+    while (count < Math.min(MAX_GROUP, this.#waiting.length) && bytes + this.#waiting[count]!.bytes <= MAX_GROUP_BYTES);
+    this.#group = this.#waiting.slice(0, count);
+    this.#waiting = this.#waiting.slice(count);
+    this.#waitingBytes -= bytes;
     this.#worker.ref();
     this.#post({ batches: this.#group.map((waiting) => waiting.batch) });
   }
@@ -132,6 +151,7 @@ export class Writer implements AsyncDisposable {
     for (const waiting of [...this.#group, ...this.#waiting]) waiting.failed(this.#lost);
     this.#group = [];
     this.#waiting = [];
+    this.#waitingBytes = 0;
     this.#drained?.();
     if (!wanted) this.#failure.reject(this.#lost);
   }
@@ -167,6 +187,16 @@ async function started(worker: Worker): Promise<void> {
   } finally {
     stop.abort();
   }
+}
+
+/** Bytes of a batch's parameters, roughly: what crosses to the thread. */
+function sizeOf(batch: Batch): number {
+  let bytes = 0;
+  for (const { parameters } of batch) {
+    for (const value of parameters)
+      bytes += typeof value === "string" || value instanceof Uint8Array ? value.length : 8;
+  }
+  return bytes;
 }
 
 function refused(outcome: BatchOutcome & { readonly ok: false }): StoreError {
