@@ -5,10 +5,11 @@ import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { launchSandbox } from "@openshell/boundary/local/launch.ts";
 import type { DriverEvent } from "@openshell/drivers/driver.ts";
+import { ownCgroups } from "@openshell/drivers/local/cgroups.ts";
 import { systemProcessTable } from "@openshell/drivers/local/process-table.ts";
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
-import { confine, type DriverBench, openBench, shell } from "../../support/local-driver.ts";
+import { confine, type DriverBench, openBench, runInside, shell } from "../../support/local-driver.ts";
 import { inMode } from "../../support/modes.ts";
 
 const processes = systemProcessTable();
@@ -291,11 +292,53 @@ describe("limits", () => {
       );
     }
   });
+  it.skipIf(inMode({ root: false, user: true }))("hold the CPU time back", async () => {
+    await using bench = await openBench();
+    const intent = bench.intent({ resources: { cpuMillis: 300, memoryBytes: undefined, pids: undefined } });
+    const started = await bench.driver.create(intent);
+    await using boundary = await confine(started, intent);
+    const script = "use Time::HiRes 'time'; my $e = time + 1.5; 1 while time < $e; my ($u, $s) = times; print $u + $s";
+    const { stdout } = await runInside(boundary, started, ["/usr/bin/perl", "-e", script]);
+    expect(Number(stdout)).toBeGreaterThan(0);
+    expect(Number(stdout)).toBeLessThan(0.75);
+  });
   it("are reported for what they are", async () => {
     await using bench = await openBench();
     const started = await bench.driver.create(bench.intent());
     const identity = started.isolation.find((layer) => layer.name === "workload_identity");
     expect(identity?.enforced).toBe(inMode({ root: true, user: false }));
+  });
+});
+
+describe("a frozen sandbox", () => {
+  const places = ownCgroups();
+  it.each([
+    ["cgroup v2", "v2", places],
+    ["the version 1 freezer", "v1", { ...places, unified: undefined, unifiedControllers: [] }],
+    ["signals", "signals", { unified: undefined, unifiedControllers: [], v1: new Map<string, string>() }],
+  ] as const)("frozen by %s can be deleted", async (_, kind, cgroups) => {
+    await using bench = await openBench();
+    const before = takeInventory([bench.folder]);
+    await using driver = await bench.reopen({ cgroups });
+    const intent = bench.intent();
+    const started = await driver.create(intent);
+    const boundary = await confine(started, intent);
+    const freezer = boundary.isolation.find((layer) => layer.name === "freezer");
+    const canMakeCgroups = driver.capabilities.memoryLimit || kind === "signals";
+    if (canMakeCgroups && kind !== "v2") expect(freezer?.detail).toMatch(kind === "v1" ? /v1/ : /signals/);
+    const sleeper = await boundary.spawn({
+      argv: ["/bin/sleep", "60"],
+      env: started.layout.environment,
+      cwd: "/tmp",
+      stdio: { kind: "pipes" },
+    });
+    sleeper.exit.catch(() => {});
+    await boundary.freeze();
+    const from = performance.now();
+    await driver.delete(intent.sandboxId);
+    expect(performance.now() - from).toBeLessThan(4_000);
+    await boundary[Symbol.asyncDispose]();
+    await expectNoLeaks(before);
   });
 });
 

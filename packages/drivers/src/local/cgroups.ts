@@ -161,11 +161,13 @@ function enableController(parent: string, controller: Controller): void {
 function setLimit(folder: string, controller: Controller, value: string, v2: boolean): boolean {
   const set = (file: string, text: string): boolean => tryDo(() => writeFileSync(join(folder, file), text));
   switch (controller) {
-    case "memory":
-      if (!v2) return set("memory.limit_in_bytes", value);
-      // Without this the limit would only move pages to swap.
-      set("memory.swap.max", "0");
-      return set("memory.max", value);
+    case "memory": {
+      const limited = set(v2 ? "memory.max" : "memory.limit_in_bytes", value);
+      // Without this the limit would only move pages to swap. A kernel without swap accounting lacks the file.
+      if (v2) set("memory.swap.max", "0");
+      else set("memory.memsw.limit_in_bytes", value);
+      return limited;
+    }
     case "pids":
       return set("pids.max", value);
     case "cpu": {

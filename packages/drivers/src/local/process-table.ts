@@ -51,7 +51,10 @@ export function parseStartTime(stat: string | undefined): bigint | undefined {
 }
 
 function carriesTitle(pid: string, title: string): boolean {
-  return readText(`/proc/${pid}/cmdline`)?.split("\0", 1)[0] === title;
+  if (readText(`/proc/${pid}/cmdline`)?.split("\0", 1)[0] !== title) return false;
+  // Anybody on the machine can read a title and take it; only root may end other people's processes.
+  const owner = /^Uid:\t([0-9]+)/m.exec(readText(`/proc/${pid}/status`) ?? "")?.[1];
+  return process.getuid!() === 0 || owner === String(process.getuid!());
 }
 
 function readText(path: string): string | undefined {
