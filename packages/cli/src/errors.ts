@@ -11,6 +11,7 @@ export const EXIT = {
   delivery: 74,
   /** A wait ran out of time. */
   timeout: 124,
+  notExecutable: 126,
   notFound: 127,
   interrupted: 130,
 } as const;

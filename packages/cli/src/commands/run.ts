@@ -66,7 +66,7 @@ export async function run(context: Context, args: Args): Promise<number> {
 
   using interruption = Interruption.listen();
   using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the sandbox");
-  let made = true;
+  let made = false;
   const remove = async (): Promise<void> => {
     if (!made || keep) return;
     made = false;
@@ -82,6 +82,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     interruption.onFirst(() => {});
     let connection: Connection | undefined;
     const onSent = (): void => {
+      made = true;
       // The connection for attaching is made while the gateway works. Its failure is told by the attachment.
       connection ??= openConnection(endpoint);
       connection.catch(() => {});
@@ -127,12 +128,13 @@ export async function run(context: Context, args: Args): Promise<number> {
     await remove();
     if (keep) await context.say(`openshell: kept sandbox ${name}; remove it with \`openshell sandbox delete ${name}\``);
     const code = interruption.exitCode(result.code);
-    if (code === EXIT.notFound) await explainNotFound(context, args.command, volumes);
+    if (code === EXIT.notFound) await explainNotFound(context, args.command, code, volumes);
     return code;
-  } catch (error) {
+  } catch (failure) {
     progress.stop();
-    await remove().catch((failure: unknown) =>
-      context.warn(`sandbox ${name} could not be removed: ${(failure as Error).message}`),
+    const error = await startFailure(context, failure, args.command, volumes);
+    await remove().catch((reason: unknown) =>
+      context.warn(`sandbox ${name} could not be removed: ${(reason as Error).message}`),
     );
     if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
     throw error;
@@ -176,23 +178,28 @@ async function sayWhere(context: Context, volumes: readonly Volume[], workdir: s
   await context.say(context.err.dim(`openshell: working in ${where}${hint}`));
 }
 
+/** A program inside ended with 127: the shell's way to say that a command does not exist. */
 async function explainNotFound(
   context: Context,
   command: readonly string[],
+  code: number,
   volumes: readonly Volume[],
 ): Promise<void> {
-  const program = command[0];
-  if (program === undefined) return;
-  const { findOutside, shellWord } = await import("../model/not-found.ts");
-  const found = findOutside(program, context.env, volumes);
-  if (found === undefined) return;
-  const words = [found.real, ...command.slice(1)].map(shellWord).join(" ");
-  const volume = shellWord(`${found.folder}:${found.folder}:ro`);
-  const where = found.real === found.path ? found.path : `${found.path} (which is ${found.real})`;
-  const error = new CliError(`${program} is at ${where} on this machine, but the sandbox does not contain it`, {
-    next: `openshell run --volume ${volume} -- ${words}`,
-  });
-  for (const line of errorLines(error, context.err.bold)) await context.say(line);
+  const { notFoundError } = await import("../model/not-found.ts");
+  const error = notFoundError(command, code, false, context.env, volumes);
+  for (const line of error === undefined ? [] : errorLines(error, context.err.bold)) await context.say(line);
+}
+
+/** A failure to start the command itself, in the terms of a shell; every other error as it is. */
+async function startFailure(
+  context: Context,
+  failure: unknown,
+  command: readonly string[],
+  volumes: readonly Volume[],
+): Promise<unknown> {
+  const { notFoundError, startFailureCode } = await import("../model/not-found.ts");
+  const code = startFailureCode(failure);
+  return (code === undefined ? undefined : notFoundError(command, code, true, context.env, volumes)) ?? failure;
 }
 
 /**

@@ -1,5 +1,7 @@
 import { accessSync, constants, realpathSync, statSync } from "node:fs";
 import { basename, delimiter, dirname, join } from "node:path";
+import { escapeUntrusted } from "@openshell/base/escape.ts";
+import { CliError, EXIT } from "../errors.ts";
 import type { Volume } from "./workload.ts";
 
 /** What is the same inside: the host's system folders. `/usr/local` belongs to them. */
@@ -60,6 +62,54 @@ function folderToMount(real: string): string {
 
 function within(path: string, folder: string): boolean {
   return path === folder || path.startsWith(`${folder}/`);
+}
+
+/** What execve(2) said when the main process could not be started, as a shell's status; undefined for every other failure. */
+export function startFailureCode(error: unknown): number | undefined {
+  const message = error instanceof Error ? error.message : "";
+  const code = /\bexec: (ENOENT|ENOTDIR|EACCES|ENOEXEC|EPERM)\b/.exec(message)?.[1];
+  if (code === undefined) return undefined;
+  return code === "ENOENT" || code === "ENOTDIR" ? EXIT.notFound : EXIT.notExecutable;
+}
+
+/**
+ * The error for a command that could not be run inside: says where it is on this machine, if it is, and what to add.
+ * `undefined` when there is nothing to say: a program inside ended with 127 for a reason of its own.
+ */
+export function notFoundError(
+  command: readonly string[],
+  code: number,
+  startFailed: boolean,
+  env: Readonly<Record<string, string | undefined>>,
+  volumes: readonly Volume[],
+): CliError | undefined {
+  const program = command[0] ?? "";
+  const shown = escapeUntrusted(program);
+  if (code === EXIT.notExecutable) {
+    if (!startFailed) return undefined;
+    return new CliError(`${shown} exists in the sandbox but cannot be executed`, {
+      exitCode: code,
+      next: "Check that it is executable and made for this machine, and that its interpreter (first line) exists inside",
+    });
+  }
+  const found = findOutside(program, env, volumes);
+  if (found === undefined) {
+    if (!startFailed) return undefined;
+    return new CliError(`${shown} does not exist in the sandbox`, {
+      exitCode: code,
+      next: "Check its name. The sandbox has this machine's system folders and what --volume mounts",
+    });
+  }
+  const words = [found.real, ...command.slice(1)].map(shellWord).join(" ");
+  const volume = shellWord(`${found.folder}:${found.folder}:ro`);
+  const where = found.real === found.path ? found.path : `${found.path} (a link to ${found.real})`;
+  return new CliError(
+    `${shown} is at ${escapeUntrusted(where, 1024)} on this machine, but the sandbox does not contain it`,
+    {
+      exitCode: code,
+      next: `Mount it and name it by its path: openshell run … --volume ${escapeUntrusted(volume, 1024)} -- ${escapeUntrusted(words, 1024)}`,
+    },
+  );
 }
 
 /** One word for a POSIX shell. */

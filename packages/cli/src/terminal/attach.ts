@@ -1,3 +1,4 @@
+import { systemCode } from "@openshell/base/errors.ts";
 import type { Surroundings } from "../context.ts";
 import { CliError, EXIT } from "../errors.ts";
 import type { Endpoint } from "../transport/endpoint.ts";
@@ -79,16 +80,15 @@ export async function attach(options: AttachOptions, surroundings: Surroundings)
   }
 }
 
-function deliver(target: NodeJS.WriteStream, data: Uint8Array): Promise<void> | void {
+/** Resolves when the stream took the data. A reader that left (EPIPE) is told by that error itself, which ends the command without a word. */
+function deliver(target: NodeJS.WriteStream, data: Uint8Array): Promise<void> {
   return new Promise((resolve, reject) => {
     target.write(data, (error) => {
       if (!error) resolve();
+      else if (systemCode(error) === "EPIPE") reject(error);
       else
         reject(
-          new CliError("output could not be delivered: nobody reads it any more", {
-            exitCode: EXIT.delivery,
-            cause: error,
-          }),
+          new CliError(`output could not be delivered: ${error.message}`, { exitCode: EXIT.delivery, cause: error }),
         );
     });
   });
