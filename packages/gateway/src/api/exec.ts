@@ -24,6 +24,7 @@ import { namedWorkspace } from "@openshell/api/selectors.ts";
 import { readDuration, toDuration } from "@openshell/api/times.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
+import { sandboxEnvironment } from "../compute/launch.ts";
 import { wantsToRun } from "../compute/status.ts";
 import { type RelayChannel, RelayUnopened } from "../relay/broker.ts";
 import { type ExecInput, spliceExec } from "../relay/exec.ts";
@@ -125,7 +126,7 @@ async function* runCommand(
     const start = create(ExecStartSchema, {
       command: request.command,
       workingDirectory: request.workdir,
-      environment: request.environment,
+      environment: { ...sandboxEnvironment(record), ...request.environment },
       tty: request.tty,
       rows: request.rows,
       columns: request.cols,

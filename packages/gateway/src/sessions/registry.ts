@@ -19,7 +19,8 @@ export class SessionRegistry {
   /** Makes `session` the current one. @throws SessionRefused when the same instance has a newer connection already. */
   register(session: SupervisorSession): void {
     const current = this.#sessions.get(session.sandboxId);
-    if (current?.instanceId === session.instanceId && current.connectionEpoch >= session.connectionEpoch) {
+    const alive = current !== undefined && current.state !== "closed";
+    if (alive && current.instanceId === session.instanceId && current.connectionEpoch >= session.connectionEpoch) {
       throw new SessionRefused("stale_connection", "a newer connection of this supervisor exists");
     }
     this.#sessions.set(session.sandboxId, session);

@@ -206,6 +206,10 @@ export class Harness implements AsyncDisposable {
     };
   }
 
+  get hostSecret(): string {
+    return this.#hostSecret;
+  }
+
   /** A host process, connected to the current gateway. */
   startHost(): FakeHost {
     const host = new FakeHost(this.#hostTransport, this.#hostRecord!.id, this.#hostSecret, this.workloads);
