@@ -245,8 +245,7 @@ export class Flow implements Subject, SessionFlow {
 
   /** An allowed connection whose protocol decides what happens to it. */
   async #serve(channel: Channel, target: Target): Promise<void> {
-    const { access } = target;
-    const kind = await this.#sniff(channel, access.inspected ? HANDSHAKE_MS : SERVER_FIRST_MS);
+    const kind = await this.#sniff(channel, target.access.inspected ? HANDSHAKE_MS : SERVER_FIRST_MS);
     this.#recognise();
     if (kind === undefined) return;
     switch (kind.kind) {
@@ -257,7 +256,8 @@ export class Flow implements Subject, SessionFlow {
         await this.#http(channel, "http", target);
         return;
       default:
-        if (access.inspected) await this.#unsupported(channel, target, kind.kind === "h2");
+        // Asked anew: a publication may have come while the client was silent.
+        if (target.access.inspected) await this.#unsupported(channel, target, kind.kind === "h2");
         // Silence must not be a way around inspection: what is TLS or HTTP after all has to say so at once.
         else await this.#raw(channel, target, { connect: false, refuseFirst: looksInspectable });
     }
@@ -299,8 +299,9 @@ export class Flow implements Subject, SessionFlow {
       });
       return;
     }
-    if (hello.alpn !== undefined && !hello.alpn.includes("http/1.1")) {
-      // Going on would end in a handshake alert; the log says what to do about it.
+    const speakable = hello.alpn === undefined || hello.alpn.includes("http/1.1");
+    if (!speakable) {
+      // Going on ends in a handshake alert; the log says what to do about it.
       this.#report(generations.current, "denied", target, {
         status: 0,
         engine: "tls",
@@ -313,14 +314,9 @@ export class Flow implements Subject, SessionFlow {
     }
     let inner: Channel;
     try {
-      inner = await acceptTls(
-        channel,
-        await this.#context.leaves.context(target.host),
-        this.#context.budget,
-        this.#context.deadlines,
-      );
+      inner = await this.#acceptTls(channel, target.host);
     } catch (error) {
-      this.#reportFailure(target, "tls", "tls_handshake_failed", error);
+      if (speakable) this.#reportFailure(target, "tls", "tls_handshake_failed", error);
       return;
     }
     this.#channel = inner;
@@ -329,6 +325,18 @@ export class Flow implements Subject, SessionFlow {
     if (kind.kind === "http1") await this.#http(inner, "https", target);
     else if (target.access.inspected || kind.kind === "h2") await this.#unsupported(inner, target, kind.kind === "h2");
     else await this.#raw(inner, target, { connect: false, secure: true });
+  }
+
+  /** Rejects, with the connection gone, when the client breaks off or makes up names faster than certificates are signed. */
+  async #acceptTls(channel: Channel, host: string): Promise<Channel> {
+    const { leaves, leafRate, budget, deadlines } = this.#context;
+    if (!leaves.has(host) && !leafRate.take()) {
+      channel.destroy(true);
+      throw new RuntimeError("too_many_hosts", "More new TLS hosts than can be served", {
+        next: "Wait a moment, or contact fewer different hosts.",
+      });
+    }
+    return acceptTls(channel, await leaves.context(host), budget, deadlines);
   }
 
   async #http(channel: Channel, scheme: "http" | "https", target: Target | undefined): Promise<void> {
@@ -442,12 +450,7 @@ export class Flow implements Subject, SessionFlow {
     let speaking = channel;
     if (kind?.kind === "tls") {
       const named = kind.hello.serverName === undefined ? undefined : normaliseHost(kind.hello.serverName);
-      speaking = await acceptTls(
-        channel,
-        await context.leaves.context(named ?? target.host),
-        context.budget,
-        context.deadlines,
-      );
+      speaking = await this.#acceptTls(channel, named ?? target.host);
       this.#channel = speaking;
       kind = await this.#sniff(speaking, HANDSHAKE_MS);
     }

@@ -279,7 +279,7 @@ describe("inspection", () => {
   test("a client that offers only h2 fails in the handshake, and the event says why", async () => {
     const socket = await fixture.tunnel("api.example.com:443");
     await expect(fixture.tls(socket, "api.example.com", ["h2"])).rejects.toThrow();
-    expect(fixture.events.connections.at(-2)).toMatchObject({ outcome: "denied", code: "unsupported_l7_protocol" });
+    expect(fixture.events.connections.at(-1)).toMatchObject({ outcome: "denied", code: "unsupported_l7_protocol" });
   });
 
   test("a client that prefers h2 gets http/1.1", async () => {

@@ -15,7 +15,7 @@ import { type Accepted, Flow } from "./flow.ts";
 import { type EgressNetwork, type Generation, GenerationHolder } from "./generation.ts";
 import type { ExecutableHasher } from "./hash.ts";
 import { Identifier } from "./identify.ts";
-import { DEFAULT_LIMITS, type EgressLimits } from "./limits.ts";
+import { DEFAULT_LIMITS, type EgressLimits, LEAVES_PER_SECOND } from "./limits.ts";
 import { TokenBucket } from "./rate.ts";
 import { createResolver, type UpstreamResolver } from "./resolve.ts";
 import type { SocketTools } from "./socket-tools.ts";
@@ -106,6 +106,7 @@ export class SandboxEgress implements AsyncDisposable {
       }),
       events: deps.events,
       leaves: deps.leaves,
+      leafRate: new TokenBucket(LEAVES_PER_SECOND, LEAVES_PER_SECOND * 4, now),
       budget,
       deadlines,
       dial,

@@ -74,6 +74,12 @@ export class LeafMint {
     }
   }
 
+  /** A certificate for `host` is at hand. */
+  has(host: string): boolean {
+    const known = this.#leaves.get(host);
+    return known !== undefined && known.renewAt > this.#now();
+  }
+
   /** Ready to serve `host` (a DNS name or an IP literal). */
   context(host: string): Promise<SecureContext> {
     const known = this.#leaves.get(host);
