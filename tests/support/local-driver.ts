@@ -2,19 +2,16 @@ import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
 import { gatewayPaths } from "@openshell/base";
 import type { Boundary, ExitStatus } from "@openshell/boundary";
 import { attachLocalBoundary } from "@openshell/boundary/local/attach.ts";
 import { compileRestrictions } from "@openshell/boundary/local/compile/restrictions.ts";
-import { nativeFolder } from "@openshell/boundary/local/native.ts";
 import type { ComputeDriver, SandboxIntent, StartedSandbox } from "@openshell/drivers/driver.ts";
 import { parseLocalDriverConfig } from "@openshell/drivers/local/config.ts";
 import { type LocalDriverOptions, openLocalDriver } from "@openshell/drivers/local/driver.ts";
+import { nativeParts } from "./boundary.ts";
 import { mode } from "./mode.ts";
-
-/** The build under test; OPENSHELL_TEST_DIST names another one. */
-process.env["OPENSHELL_DIST"] ??= process.env["OPENSHELL_TEST_DIST"] ?? resolve(import.meta.dirname, "../../dist");
 
 /** A gateway's folders and its local driver, without a gateway. */
 export interface DriverBench extends AsyncDisposable {
@@ -53,7 +50,7 @@ export async function openBench(env: Readonly<Record<string, string>> = {}): Pro
     paths,
     clientConfigRoot: join(folder, "c", "openshell"),
     config: parseLocalDriverConfig({}),
-    initPath: join(nativeFolder(), "openshell-init"),
+    initPath: join(nativeParts(), "openshell-init"),
     env: { PATH: process.env["PATH"], ...env },
   };
   const driver = await openLocalDriver(options);
