@@ -132,13 +132,13 @@ export class ConnectionServer {
     this.#hand(socket, socket.alpnProtocol === "h2" ? "h2" : "http/1.1", peer);
   }
 
-  /** Lets calls under way finish for {@link HttpLimits.drainMs}, then closes everything. */
-  async drain(): Promise<void> {
+  /** Lets calls under way finish for `limitMs`, then closes everything. */
+  async drain(limitMs: number = HttpLimits.drainMs): Promise<void> {
     this.#draining = true;
     for (const socket of this.#silent) socket.destroy();
     for (const session of this.#sessions) session.close();
     this.#http1.closeIdleConnections();
-    const deadline = performance.now() + HttpLimits.drainMs;
+    const deadline = performance.now() + limitMs;
     while (this.#sockets.size > 0 && performance.now() < deadline) {
       await new Promise((resolve) => setTimeout(resolve, 10));
       this.#http1.closeIdleConnections();

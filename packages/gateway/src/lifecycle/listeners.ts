@@ -13,16 +13,18 @@ import { type GatewayAddon, peerCredentials } from "./native.ts";
 export class Door implements AsyncDisposable {
   readonly listener: Listener;
   readonly #server: ConnectionServer;
+  readonly #drainMs: number;
 
-  constructor(listener: Listener, server: ConnectionServer) {
+  constructor(listener: Listener, server: ConnectionServer, drainMs: number = HttpLimits.drainMs) {
     this.listener = listener;
     this.#server = server;
+    this.#drainMs = drainMs;
   }
 
   /** Accepts no more, lets calls under way finish for a moment, closes the rest. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.listener.close();
-    await this.#server.drain();
+    await this.#server.drain(this.#drainMs);
   }
 }
 
@@ -38,10 +40,10 @@ export async function openUserDoor(
   return new Door(await listenUnix(path, accept), server);
 }
 
-/** The hosts' socket. */
+/** The hosts' socket. Hosts dial again whenever their streams end, so there is nothing to wait for. */
 export async function openHostDoor(path: string, dispatcher: Dispatcher): Promise<Door> {
   const server = new ConnectionServer(dispatcher, { streams: HttpLimits.hostStreams, ping: false });
-  return new Door(await listenUnix(path, (socket) => server.accept(socket, hostPeer)), server);
+  return new Door(await listenUnix(path, (socket) => server.accept(socket, hostPeer)), server, 0);
 }
 
 /** The TCP listener for SDKs and other machines. `pki` is undefined where the configuration turned TLS off. */

@@ -1,0 +1,114 @@
+import { existsSync, readdirSync } from "node:fs";
+import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { Client } from "@connectrpc/connect";
+import { type OpenShell, SandboxPhase } from "@openshell/api";
+import { describe, expect, it } from "vitest";
+import { expectNoLeaks, runProcesses, takeInventory } from "../../support/leaks.ts";
+import { GatewayProcess } from "./gateway-process.ts";
+
+const workspaceScope = { selection: { case: "workspace", value: "default" } } as const;
+const READY_LIMIT_MS = 20_000;
+/** Prints pid and start time of the main process, which is called sleep. */
+const MAIN_PROCESS =
+  "for p in /proc/[0-9]*/stat; do read -r pid name rest < $p; [ $name = '(sleep)' ] && echo $pid $(echo $rest | cut -d' ' -f20); done; true";
+
+/** Creates a sandbox that idles, and waits until it is ready. Resolves with its id. */
+async function createReady(client: Client<typeof OpenShell>, name: string): Promise<string> {
+  await client.createSandbox({ workspaceScope, name, spec: { command: ["sleep", "1000"] } });
+  return await untilPhase(client, name, SandboxPhase.READY);
+}
+
+async function untilPhase(client: Client<typeof OpenShell>, name: string, phase: SandboxPhase): Promise<string> {
+  const deadline = performance.now() + READY_LIMIT_MS;
+  for (;;) {
+    const { sandbox } = await client.getSandbox({ workspaceScope, name });
+    if (sandbox?.status?.phase === phase) return sandbox.metadata!.id;
+    if (sandbox?.status?.phase === SandboxPhase.ERROR || performance.now() > deadline) {
+      throw new Error(`${name}: ${JSON.stringify(sandbox?.status?.conditions)}`);
+    }
+    await sleep(5);
+  }
+}
+
+async function run(client: Client<typeof OpenShell>, sandbox: string, ...command: string[]): Promise<string> {
+  let output = "";
+  for await (const { payload } of client.execSandbox({ workspaceScope, sandbox, command, noLoginShell: true })) {
+    if (payload.case === "stdout") output += Buffer.from(payload.value.data);
+    if (payload.case === "exit") output += `exit ${payload.value.exitCode}`;
+  }
+  return output;
+}
+
+const hostPids = (gateway: GatewayProcess): readonly number[] =>
+  runProcesses()
+    .filter(({ description }) => description.includes("host.mjs"))
+    .map(({ pid }) => pid)
+    .filter((pid) => pid !== gateway.pid);
+
+describe("a gateway that ends and starts again", () => {
+  it("adopts host and sandbox after kill -9, whose processes never notice", async () => {
+    const before = takeInventory();
+    {
+      await using gateway = new GatewayProcess();
+      await gateway.started();
+      const id = await createReady(gateway.local(), "box");
+      const main = await run(gateway.local(), "box", "sh", "-c", MAIN_PROCESS);
+      expect(main).toMatch(/^\d+ \d+\nexit 0$/);
+      const hosts = hostPids(gateway);
+      expect(hosts).toHaveLength(1);
+      await gateway.end("SIGKILL");
+
+      const startedAt = performance.now();
+      await gateway.started();
+      const client = gateway.local();
+      expect(await untilPhase(client, "box", SandboxPhase.READY)).toBe(id);
+      expect(await run(client, "box", "sh", "-c", MAIN_PROCESS)).toBe(main);
+      console.log(
+        `restart after kill -9 to a command in the old sandbox: ${(performance.now() - startedAt).toFixed(0)} ms`,
+      );
+      expect(hostPids(gateway)).toEqual(hosts);
+      expect(JSON.parse((await gateway.http("/local/status")).body)).toMatchObject({ sandboxes: 1, hosts: 1 });
+
+      await client.deleteSandbox({ workspaceScope, name: "box" });
+      while ((await client.listSandboxes({ workspaceScope })).sandboxes.length > 0) await sleep(10);
+      expect(readdirSync(join(gateway.paths.state, "sandboxes"))).toEqual([]);
+      await gateway.end();
+      expect(hostPids(gateway)).toEqual([]);
+    }
+    await expectNoLeaks(before);
+  });
+
+  it("refuses to stop while a sandbox runs, keeps it on request, and ends it on request", async () => {
+    const before = takeInventory();
+    {
+      await using gateway = new GatewayProcess();
+      await gateway.started();
+      await createReady(gateway.local(), "box");
+      const refused = await gateway.http("/local/stop", "POST");
+      expect(refused.status).toBe(409);
+      expect(JSON.parse(refused.body)).toMatchObject({ code: "sandboxes_running", sandboxes: 1 });
+      expect(await gateway.http("/healthz")).toMatchObject({ status: 200 });
+
+      const hosts = hostPids(gateway);
+      expect(await gateway.http("/local/stop?sandboxes=keep", "POST")).toMatchObject({ status: 202 });
+      expect(await gateway.exited()).toBe(0);
+      expect(hostPids(gateway)).toEqual(hosts);
+
+      await gateway.started();
+      await untilPhase(gateway.local(), "box", SandboxPhase.READY);
+      expect(hostPids(gateway)).toEqual(hosts);
+      expect(await run(gateway.local(), "box", "echo", "still here")).toBe("still here\nexit 0");
+
+      expect(await gateway.http("/local/stop?sandboxes=stop", "POST")).toMatchObject({ status: 202 });
+      expect(await gateway.exited()).toBe(0);
+      expect(hostPids(gateway)).toEqual([]);
+      expect(existsSync(gateway.userSocket)).toBe(false);
+
+      await gateway.started();
+      await untilPhase(gateway.local(), "box", SandboxPhase.STOPPED);
+      await gateway.local().deleteSandbox({ workspaceScope, name: "box" });
+    }
+    await expectNoLeaks(before);
+  });
+});
