@@ -64,10 +64,10 @@ export class Binding {
     );
   }
 
-  /** CR, LF and NUL would end a header; an expired value must not be used. */
+  /** Control characters would end or break a field line (RFC 9110 §5.5); an expired value must not be used. */
   isResolvable(now: number): boolean {
     if (this.expiresAt !== undefined && this.expiresAt <= now) return false;
-    return !/[\r\n\0]/.test(this.secret.reveal());
+    return !/[\x00-\x08\x0a-\x1f\x7f]/.test(this.secret.reveal());
   }
 
   /** Spellings under which the value could show up in a text. */

@@ -57,6 +57,7 @@ export type Rewritten<T> =
   | { readonly ok: true; readonly value: T; readonly replaced: number; readonly used: readonly UsedCredential[] }
   | CredentialFailure;
 
+/** Values are byte text: one character of U+0000–U+00FF a byte, as they are read and written on the wire. */
 export type HeaderList = readonly (readonly [name: string, value: string])[];
 
 /** Headers that frame or route a request never carry a credential. */
@@ -170,7 +171,7 @@ export class EndpointCredentials {
     if (placeholder === undefined || (space !== null && containsMarker(space[1] as string))) return misplaced();
     const secret = this.#resolve(placeholder, used);
     if (typeof secret !== "string") return secret;
-    return space === null ? secret : `${space[1]} ${secret}`;
+    return space === null ? toByteText(secret) : `${space[1]} ${toByteText(secret)}`;
   }
 
   #basic(scheme: string, decoded: string, used: Map<string, UsedCredential>): string | CredentialFailure {

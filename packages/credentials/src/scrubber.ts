@@ -6,7 +6,9 @@
  * several patterns), so long credentials cost a fraction of a comparison a byte. Only bytes that could be the start of a
  * pattern are held back, so streams are not delayed.
  */
+
 import { searchedForms } from "./binding.ts";
+import { toByteText } from "./byte-text.ts";
 import type { UsedCredential } from "./endpoint.ts";
 import { CredentialLimit } from "./limits.ts";
 
@@ -88,14 +90,16 @@ export class ResponseScrubber {
     return output;
   }
 
-  /** A header value or another short text. */
+  /** A header value, as text or as byte text, or another short text. */
   scrubText(text: string): string {
     let result = text;
     for (const pattern of this.#patterns) {
-      if (!result.includes(pattern.text)) continue;
-      const parts = result.split(pattern.text);
-      this.#replacements += parts.length - 1;
-      result = parts.join(pattern.replacementText);
+      for (const form of new Set([pattern.text, toByteText(pattern.text)])) {
+        if (!result.includes(form)) continue;
+        const parts = result.split(form);
+        this.#replacements += parts.length - 1;
+        result = parts.join(pattern.replacementText);
+      }
     }
     return result;
   }

@@ -189,6 +189,13 @@ describe("headers", () => {
     },
   );
 
+  it("a value beyond Latin-1 goes out as its UTF-8 bytes, and never as a line end", () => {
+    const wide = state(value("KEY", { value: new Secret("s\u010a\u010d€cret-value") }));
+    const sent = header(wide, `Bearer ${placeholder(wide)}`);
+    expect(sent).not.toMatch(/[\r\n]|[^\x00-\xff]/);
+    expect(Buffer.from(sent, "latin1").toString("utf8")).toBe("Bearer s\u010a\u010d€cret-value");
+  });
+
   it("never in a header's name", () => {
     const result = current.current.forEndpoint(request()).rewriteHeaders([["X-OPENSHELL-RESOLVE-ENV-KEY", "v"]]);
     expect(result.ok).toBe(false);
@@ -314,7 +321,7 @@ describe("rotation", () => {
     const expiring = state(value("KEY", { expiresAt: 1000 }));
     expect(header(expiring, placeholder(expiring), { now: 999 })).toBe(SECRET);
     expect(header(expiring, placeholder(expiring), { now: 1000 })).toBe("credential_unavailable");
-    for (const bad of ["a\r\nb", "a\nb", "a\0b"]) {
+    for (const bad of ["a\r\nb", "a\nb", "a\0b", "a\x1bb", "a\x7fb"]) {
       const broken = state(value("KEY", { value: new Secret(bad) }));
       expect(header(broken, placeholder(broken))).toBe("credential_unavailable");
     }

@@ -86,6 +86,13 @@ describe("ResponseScrubber", () => {
     expect(scrubber.replacements).toBe(2);
   });
 
+  it("finds a value beyond ASCII in head values held as bytes", () => {
+    const scrubber = new ResponseScrubber(used("pässwörd€"));
+    const bytes = Buffer.from("x pässwörd€ y", "utf8").toString("latin1");
+    expect(scrubber.scrubText(bytes)).toBe("x <0> y");
+    expect(scrubber.scrubText("x pässwörd€ y")).toBe("x <0> y");
+  });
+
   it("passes 64 MiB of other bytes quickly", () => {
     const scrubber = new ResponseScrubber(used("sk-live-0123456789abcdefghijklmnopqrstuvwxyz"));
     const chunk = Uint8Array.from({ length: 65_536 }, (_, i) => (i * 2_654_435_761) >>> 24);
