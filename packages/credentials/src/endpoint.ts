@@ -5,6 +5,7 @@
 import { canonicalHost } from "@openshell/policy/ip.ts";
 import { base64Decode, base64Encode } from "./base64.ts";
 import { type Binding, percentEncode, type Target } from "./binding.ts";
+import { toByteText } from "./byte-text.ts";
 import { containsMarker, type Placeholder, parsePlaceholder, splitPlaceholders } from "./placeholder.ts";
 import { Secret } from "./secret.ts";
 
