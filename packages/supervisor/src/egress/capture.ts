@@ -1,6 +1,6 @@
 import { closeSync } from "node:fs";
 import { createServer, type Server, type Socket } from "node:net";
-import type { CaptureListener, CaptureMode, CaptureSockets, SocketPair } from "@openshell/boundary";
+import type { CaptureListener, CaptureSockets, SocketPair } from "@openshell/boundary";
 import { formatAddress, parseAddress } from "./address.ts";
 import type { NameTable } from "./dns/names.ts";
 import type { Accepted, FlowDestination } from "./flow.ts";
@@ -19,6 +19,11 @@ export interface CaptureDeps {
   readonly onFlow: (accepted: Accepted) => void;
   /** A connection was reset because too many wait already. */
   readonly onShed: () => void;
+}
+
+interface Endpoint {
+  readonly address: string;
+  readonly port: number;
 }
 
 /**
@@ -129,8 +134,7 @@ export class Capture implements AsyncDisposable {
       return undefined;
     }
     const direct = { address: canonical(localAddress), port: localPort };
-    const wanted = this.#isProxy(direct) ? direct : this.#wanted(socket, listener, this.#deps.sockets.mode, direct);
-    if (wanted === undefined) return undefined;
+    const wanted = this.#wanted(socket, listener, direct);
     const pair: SocketPair = {
       family: listener.family,
       local: { address: canonical(remoteAddress), port: remotePort },
@@ -140,24 +144,20 @@ export class Capture implements AsyncDisposable {
     return { socket, origin: "transparent", pair, destination: this.#destination(wanted) };
   }
 
-  #wanted(
-    socket: Socket,
-    listener: CaptureListener,
-    mode: CaptureMode,
-    direct: { readonly address: string; readonly port: number },
-  ): { readonly address: string; readonly port: number } | undefined {
-    if (mode !== "nft") return direct;
+  /** A redirected connection was accepted at the proxy's own address, so the kernel is asked where it wanted to go. */
+  #wanted(socket: Socket, listener: CaptureListener, direct: Endpoint): Endpoint {
     const fd = (socket as unknown as { _handle?: { fd: number } })._handle?.fd;
-    if (fd === undefined || this.#deps.tools === undefined) return undefined;
+    if (this.#deps.sockets.mode !== "nft" || fd === undefined || this.#deps.tools === undefined) return direct;
     try {
       const { address, port } = this.#deps.tools.originalDestination(fd, listener.family);
       return { address: canonical(address), port };
     } catch {
-      return undefined;
+      // Not redirected: it came to the proxy itself.
+      return direct;
     }
   }
 
-  #destination(wanted: { readonly address: string; readonly port: number }): FlowDestination {
+  #destination(wanted: Endpoint): FlowDestination {
     const { address, port } = wanted;
     const bytes = parseAddress(address);
     if (bytes?.length === 4) {
@@ -171,7 +171,7 @@ export class Capture implements AsyncDisposable {
   }
 
   /** The explicit proxy is the loopback address alone: the same port of any other address is an ordinary destination. */
-  #isProxy(destination: { readonly address: string; readonly port: number }): boolean {
+  #isProxy(destination: Endpoint): boolean {
     const { address, port } = destination;
     return port === this.#proxyPort && (address === "127.0.0.1" || address === "::1");
   }

@@ -24,4 +24,6 @@ export interface EgressContext {
   readonly pool: UpstreamPool;
   readonly dial: Dialer;
   readonly clock: Clock;
+  /** A defect of this program: the connection it happened on is broken off, the others go on. */
+  readonly onError: (error: unknown) => void;
 }

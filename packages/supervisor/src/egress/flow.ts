@@ -1,5 +1,5 @@
 import type { Socket } from "node:net";
-import type { RuntimeError } from "@openshell/base";
+import { RuntimeError } from "@openshell/base";
 import type { SocketPair } from "@openshell/boundary";
 import { Channel } from "./channel.ts";
 import type { EgressContext } from "./context.ts";
@@ -74,8 +74,9 @@ export class Flow implements Subject, SessionFlow {
     try {
       if (this.#accepted.destination === undefined) await this.#explicit();
       else await this.#transparent(this.#accepted.destination);
-    } catch {
-      // A break while nothing was decided yet: nobody is left to tell.
+    } catch (error) {
+      // A break while nothing was decided yet leaves nobody to tell; anything else is our mistake and must be seen.
+      if (!(error instanceof RuntimeError || error instanceof HttpParseError)) this.#context.onError(error);
     } finally {
       generations.unregister(this);
       this.#recognise();

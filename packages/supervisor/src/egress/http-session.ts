@@ -518,8 +518,12 @@ export class HttpSession {
 
   async #unparsable(error: unknown): Promise<Next> {
     const client = this.#client;
-    if (!(error instanceof HttpParseError)) return "broken";
     const target = this.#options.target;
+    if (!(error instanceof HttpParseError)) {
+      // A connection that broke is nobody's mistake; anything else is ours and must be seen.
+      if (!(error instanceof RuntimeError)) this.#context.onError(error);
+      return "broken";
+    }
     this.#report(
       this.#context.generations.current,
       { method: "-", host: target?.host ?? "", port: target?.port ?? 0, path: "/[INVALID_REQUEST]" },
@@ -552,8 +556,13 @@ export class HttpSession {
     fixed: Active["fixed"],
     rest: Pick<RequestEvent, "outcome" | "policy" | "engine" | "code" | "reason" | "next" | "status">,
   ): void {
+    const { method, host, port, path } = fixed;
+    const judged = rest.engine === "l7" && rest.reason !== "" && rest.outcome !== "allowed";
+    const verb = rest.outcome === "audited" ? "audit" : "deny";
+    const reason = judged ? `L7_REQUEST ${verb} ${method} ${host}:${port}${path} reason=${rest.reason}` : rest.reason;
     this.#context.events.request({
       ...rest,
+      reason,
       ...fixed,
       origin: this.#flow.origin,
       scheme: this.#options.scheme,

@@ -118,6 +118,8 @@ export const SHARED_NAMES = 1024;
 export const SYNTHETIC_TTL = 5;
 export const DNS_TCP_CONNECTIONS = 64;
 export const DNS_TCP_IDLE_MS = 10_000;
+/** New names are saved for a successor at most so often: the whole table travels each time. */
+export const SAVE_DELAY_MS = 250;
 /** `Boundary.saveState` takes so much. */
 export const STATE_BYTES = 256 * 1024;
 

@@ -1,3 +1,4 @@
+import { closeSync } from "node:fs";
 import { connect as netConnect, type OnReadOpts, type Socket } from "node:net";
 import { networkInterfaces } from "node:os";
 import { type Clock, RuntimeError, systemClock } from "@openshell/base";
@@ -15,7 +16,7 @@ import { type Accepted, Flow } from "./flow.ts";
 import { type EgressNetwork, type Generation, GenerationHolder } from "./generation.ts";
 import type { ExecutableHasher } from "./hash.ts";
 import { Identifier } from "./identify.ts";
-import { DEFAULT_LIMITS, type EgressLimits, LEAVES_PER_SECOND } from "./limits.ts";
+import { DEFAULT_LIMITS, type EgressLimits, LEAVES_PER_SECOND, SAVE_DELAY_MS } from "./limits.ts";
 import { TokenBucket } from "./rate.ts";
 import { createResolver, type UpstreamResolver } from "./resolve.ts";
 import type { SocketTools } from "./socket-tools.ts";
@@ -46,7 +47,8 @@ const NOTHING: GenerationInput = {
 };
 
 export interface SandboxEgressDeps {
-  readonly boundary: Pick<Boundary, "capture" | "identify">;
+  /** `saveState` gets the name table when it grows, for a successor. */
+  readonly boundary: Pick<Boundary, "capture" | "identify"> & Partial<Pick<Boundary, "saveState">>;
   readonly events: EgressEvents;
   /** One for each inspection CA; sandboxes of a workspace may share it. */
   readonly leaves: LeafMint;
@@ -61,6 +63,8 @@ export interface SandboxEgressDeps {
   readonly state?: Uint8Array;
   readonly clock?: Clock;
   readonly dial?: Dialer;
+  /** Told of defects of this program; the text of an error may hold data of a request. */
+  readonly onError?: (error: unknown) => void;
   /** For tests, which cannot have the port of the explicit proxy to themselves. */
   readonly proxyPort?: number;
   /** Replaces name resolution, for tests. */
@@ -81,6 +85,8 @@ export class SandboxEgress implements AsyncDisposable {
   #pending = 0;
   #shedReportedAt = Number.NEGATIVE_INFINITY;
   #closed = false;
+  #started = false;
+  #saving: NodeJS.Timeout | undefined;
 
   /** Throws `network_settings_invalid` when the settings cannot be used. */
   constructor(deps: SandboxEgressDeps) {
@@ -94,6 +100,7 @@ export class SandboxEgress implements AsyncDisposable {
     this.#generations = new GenerationHolder({ number: 0, ...NOTHING, network: this.#network(deps.network) });
     this.#names = new NameTable((name) => this.#generations.current.policy.mentions(name), this.#limits.dnsNames);
     if (deps.state !== undefined) this.#names.import(deps.state);
+    this.#names.onChange = () => this.#saveLater();
     const perSecond = this.#limits.dnsQueriesPerSecond;
     this.#dns = new DnsServer(this.#names, new TokenBucket(perSecond, perSecond, now));
     const rate = new TokenBucket(this.#limits.newFlowsPerSecond, this.#limits.newFlowsPerSecond * 2, now);
@@ -112,6 +119,7 @@ export class SandboxEgress implements AsyncDisposable {
       dial,
       pool: new UpstreamPool(dial, budget, deadlines),
       clock: this.#clock,
+      onError: deps.onError ?? (() => undefined),
     };
     this.#capture = new Capture({
       sockets: deps.boundary.capture,
@@ -131,6 +139,7 @@ export class SandboxEgress implements AsyncDisposable {
 
   /** Takes the captured sockets into service; they belong to this object from here. */
   async start(): Promise<void> {
+    this.#started = true;
     const { dnsUdp, dnsTcp } = this.#deps.boundary.capture;
     await Promise.all([this.#dns.start({ udpFd: dnsUdp, tcpFd: dnsTcp }), this.#capture.start()]);
   }
@@ -158,6 +167,11 @@ export class SandboxEgress implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
+    clearTimeout(this.#saving);
+    if (!this.#started) {
+      closeSync(this.#deps.boundary.capture.dnsUdp);
+      closeSync(this.#deps.boundary.capture.dnsTcp);
+    }
     for (const flow of this.#flows) flow.destroy();
     this.#context.pool.close();
     await Promise.all([this.#capture[Symbol.asyncDispose](), this.#dns[Symbol.asyncDispose]()]);
@@ -201,6 +215,22 @@ export class SandboxEgress implements AsyncDisposable {
     } catch (cause) {
       throw settingsError("additional CA bundle", cause);
     }
+  }
+
+  /** Names come in bursts; one save covers them. What is lost with a crash in between resolves anew. */
+  #saveLater(): void {
+    const save = this.#deps.boundary.saveState;
+    if (save === undefined || this.#saving !== undefined || this.#closed) return;
+    this.#saving = setTimeout(() => {
+      const done = (): void => {
+        this.#saving = undefined;
+      };
+      this.#saveState().then(done, done);
+    }, SAVE_DELAY_MS).unref();
+  }
+
+  async #saveState(): Promise<void> {
+    await this.#deps.boundary.saveState?.(this.#names.export());
   }
 
   #reportShed(): void {

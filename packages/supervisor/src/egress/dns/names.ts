@@ -15,6 +15,8 @@ export class NameTable {
   /** Kept addresses grow from here; the offsets below belong to the shared pool. Offset 0 is not handed out. */
   #nextKept = SHARED_NAMES + 1;
   #nextShared = 1;
+  /** Called after a name got an address. */
+  onChange: (() => void) | undefined;
 
   /** `limit` counts all names, the shared pool included. */
   constructor(mentioned: (name: string) => boolean, limit: number) {
@@ -52,6 +54,7 @@ export class NameTable {
     const offset = this.#nextKept++;
     this.#kept.set(name, offset);
     this.#names.set(offset, name);
+    this.onChange?.();
     return SYNTHETIC_BASE + offset;
   }
 
@@ -66,6 +69,7 @@ export class NameTable {
     }
     this.#shared.set(name, offset);
     this.#names.set(offset, name);
+    this.onChange?.();
     return offset;
   }
 

@@ -265,6 +265,12 @@ export class Fixture implements AsyncDisposable {
       hasher: sharedHasher,
       network: { additionalCaPem: originCa.certificatePem, resolvers: [], alwaysDenied: [] },
       proxyPort: proxy.port,
+      // A defect fails the test run, wherever it happens.
+      onError: (error) => {
+        queueMicrotask(() => {
+          throw error;
+        });
+      },
       tools: {
         originalDestination: () => {
           const captured = self.fixture?.captured;
@@ -334,6 +340,7 @@ export class Fixture implements AsyncDisposable {
 
   /** A connection to the explicit proxy. */
   proxy(): Promise<Socket> {
+    this.captured = undefined;
     return connected(netConnect({ host: "127.0.0.1", port: this.proxyPort, allowHalfOpen: true }));
   }
 
