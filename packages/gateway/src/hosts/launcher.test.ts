@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -217,6 +217,40 @@ describe("the host launcher", () => {
     expect([...processes.running.keys()]).toEqual([busy.pid]);
     expect(await store.hosts.get(idle.id)).toMatchObject({ state: "ended" });
     await expect(launcher.ensure("w", "1")).rejects.toMatchObject({ code: "gateway_stopping" });
+  });
+
+  it("does not take a reboot for crashes", async () => {
+    const identity = { pid: 5, startTime: "1", bootId: "an earlier boot" };
+    const host = (id: string) =>
+      store.hosts.create({
+        id,
+        workspace: "w",
+        sandboxId: undefined,
+        secretHash: Buffer.from(id),
+        createdAt: now,
+        build: "b",
+        ...identity,
+      });
+    await store.write(...["aaaaaaaa-1", "bbbbbbbb-2", "cccccccc-3"].map(host));
+    const gone: boolean[] = [];
+    launcher.subscribe({ onGone: (_host, isolate) => gone.push(isolate), onIdle: () => {} });
+    expect(await launcher.adopt()).toEqual([]);
+    expect(gone).toEqual([false, false, false]);
+    expect(await store.hosts.deathsSince("w", 0)).toBe(0);
+    expect((await launcher.ensure("w", "1")).sandboxId).toBeUndefined();
+  });
+
+  it("removes the files of hosts that ended, and keeps those of hosts that run", async () => {
+    const live = await launcher.ensure("w", "1");
+    launcher.holds(live.id, 1);
+    const ended = await launcher.ensure("v", "2");
+    for (let index = 0; index < 30; index++)
+      writeFileSync(join(folder, `host-${index.toString(16).padStart(8, "0")}.log`), "");
+    const folders = () => readdirSync(join(folder, "h"));
+    expect(folders().toSorted()).toEqual([live.id, ended.id].map((id) => id.slice(0, 8)).toSorted());
+    await launcher.stop(ended.id);
+    expect(folders()).toEqual([live.id.slice(0, 8)]);
+    expect(readdirSync(folder).filter((name) => name.startsWith("host-"))).toHaveLength(20);
   });
 
   it("says that a host cannot be started", async () => {

@@ -1,16 +1,8 @@
 import { createHash, randomBytes, randomUUID } from "node:crypto";
-import { join } from "node:path";
-import {
-  type Clock,
-  checkSocketPath,
-  currentBootId,
-  ensureFolder,
-  LogField,
-  type ProcessIdentity,
-  RuntimeError,
-} from "@openshell/base";
+import { type Clock, currentBootId, ensureFolder, LogField, type ProcessIdentity, RuntimeError } from "@openshell/base";
 import type { Logger } from "pino";
 import type { HostRecord, HostState, Store } from "../store/types.ts";
+import { type HostFiles, hostFiles, sweepHostFiles } from "./files.ts";
 import type { HostProcesses } from "./process.ts";
 import {
   HOST_DEATH_WINDOW_MS,
@@ -90,6 +82,7 @@ class Launcher implements HostLauncher {
         await this.#gone(held);
       }
     }
+    await this.#sweep();
     return this.current();
   }
 
@@ -150,6 +143,7 @@ class Launcher implements HostLauncher {
     if (processes.alive(held.record)) await this.#end(held.record, "SIGKILL", HOST_STOP_LIMIT_MS);
     this.#forget(held);
     await this.#update(held, { state: "ended", endedAt: clock.now() });
+    await this.#sweep();
   }
 
   current(): readonly HostRecord[] {
@@ -195,12 +189,12 @@ class Launcher implements HostLauncher {
       hostId: id,
       gatewaySocket,
       controlSocket: files.controlSocket,
-      logFile: join(logs, `host-${shortId(id)}.log`),
+      logFile: files.logFile,
       lockFile: files.lockFile,
       build,
     });
     secret.fill(0);
-    const request = { program, env, startLine, logFile: join(logs, `host-${shortId(id)}.log`) };
+    const request = { program, env, startLine, logFile: files.logFile };
     let started: ProcessIdentity | undefined;
     try {
       started = processes.start(request, () => void this.#gone(held));
@@ -240,17 +234,21 @@ class Launcher implements HostLauncher {
     if (held.ending || !this.#hosts.has(held.record.id) || this.#closed) return;
     this.#forget(held);
     const { workspace, id } = held.record;
-    await this.#update(held, { state: "died", endedAt: clock.now() });
+    // What a reboot ended is no sign of a host that crashes.
+    const died = held.record.bootId === currentBootId();
+    await this.#update(held, { state: died ? "died" : "ended", endedAt: clock.now() });
     let deaths = 1;
     try {
       deaths = await store.hosts.deathsSince(workspace, clock.now() - HOST_DEATH_WINDOW_MS);
     } catch (error) {
       log.error({ err: error }, "cannot count the deaths of hosts");
     }
-    const isolate = deaths >= MAX_HOST_DEATHS && !this.#isolated.has(workspace);
+    const shared = held.record.sandboxId === undefined;
+    const isolate = died && shared && deaths >= MAX_HOST_DEATHS && !this.#isolated.has(workspace);
     if (isolate) this.#isolated.add(workspace);
     log.warn({ [LogField.hostId]: id, [LogField.workspace]: workspace, deaths, isolate }, "a supervisor host died");
     for (const listener of this.#listeners) listener.onGone(held.record, isolate);
+    await this.#sweep();
   }
 
   async #update(
@@ -304,19 +302,23 @@ class Launcher implements HostLauncher {
     }
   }
 
-  #files(id: string): { readonly folder: string; readonly lockFile: string; readonly controlSocket: string } {
-    const folder = join(this.#options.folder, shortId(id));
-    return { folder, lockFile: join(folder, "lock"), controlSocket: checkSocketPath(join(folder, "poke.sock")) };
+  #files(id: string): HostFiles {
+    return hostFiles(this.#options.folder, this.#options.logs, id);
+  }
+
+  /** Housekeeping that nothing depends on. */
+  async #sweep(): Promise<void> {
+    const { folder, logs, log } = this.#options;
+    try {
+      await sweepHostFiles(folder, logs, [...this.#hosts.keys()]);
+    } catch (error) {
+      log.warn({ err: error }, "cannot remove the files of ended hosts");
+    }
   }
 }
 
 function startFailed(logs: string): RuntimeError {
   return new RuntimeError("host_start_failed", "a supervisor host could not be started", { next: `See ${logs}` });
-}
-
-/** Eight of a UUID's random digits: enough to tell the hosts of one gateway apart in socket paths. */
-function shortId(id: string): string {
-  return id.slice(0, 8);
 }
 
 function hashOf(secret: Uint8Array): Buffer {
