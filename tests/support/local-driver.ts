@@ -53,6 +53,8 @@ export async function openBench(env: Readonly<Record<string, string>> = {}): Pro
     initPath: join(nativeParts(), "openshell-init"),
     env: { PATH: process.env["PATH"], ...env },
   };
+  // As the gateway runs.
+  const umask = process.umask(0o077);
   const driver = await openLocalDriver(options);
   return {
     driver,
@@ -79,6 +81,7 @@ export async function openBench(env: Readonly<Record<string, string>> = {}): Pro
     async [Symbol.asyncDispose]() {
       for (const { sandboxId } of await driver.list()) await driver.delete(sandboxId);
       await driver[Symbol.asyncDispose]();
+      process.umask(umask);
       rmSync(folder, { recursive: true, force: true });
     },
   };
@@ -164,6 +167,7 @@ async function text(stream: NodeJS.ReadableStream): Promise<string> {
 /** A folder of the caller's for volumes, removed by the caller. */
 export function callerFolder(bench: DriverBench, name: string): string {
   const folder = join(bench.folder, name);
-  mkdirSync(folder, { mode: 0o755 });
+  mkdirSync(folder);
+  chmodSync(folder, 0o755);
   return folder;
 }

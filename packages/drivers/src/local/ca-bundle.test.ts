@@ -1,9 +1,9 @@
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { systemRoots, TrustCache, trustFiles } from "./ca-bundle.ts";
+import { systemRoots, TrustCache, trustFiles, writeTrustFiles } from "./ca-bundle.ts";
 
 /** Certificates only need to be PEM here; the JVM gets real ones below. */
 function pem(text: string): string {
@@ -37,6 +37,25 @@ describe("trustFiles", () => {
   it("finds the system's roots in the first place that has them", () => {
     expect(systemRoots((path) => (path === "/etc/ssl/cert.pem" ? "X" : undefined))).toBe("X");
     expect(systemRoots(() => undefined)).toBe("");
+  });
+});
+
+describe("writeTrustFiles", () => {
+  it("makes files that the agent can read under the gateway's umask of 077", async () => {
+    const folder = mkdtempSync(join(tmpdir(), "trust-"));
+    const umask = process.umask(0o077);
+    try {
+      await writeTrustFiles(folder, trustFiles("", "", pem("own")));
+      const modes = readdirSync(folder).map((name) => [name, statSync(join(folder, name)).mode & 0o777]);
+      expect(modes).toEqual([
+        ["ca-bundle.pem", 0o644],
+        ["cacerts.jks", 0o644],
+        ["openshell-ca.pem", 0o644],
+      ]);
+    } finally {
+      process.umask(umask);
+      rmSync(folder, { recursive: true });
+    }
   });
 });
 

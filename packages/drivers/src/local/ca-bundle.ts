@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { writeFile } from "node:fs/promises";
+import { chmod, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { DriverError } from "../driver.ts";
 
@@ -21,12 +21,20 @@ export const JAVA_TRUST_STORES: readonly string[] = [
 /** Names in a sandbox's trust folder; the first two as in OpenShell 0.1. */
 export const TRUST_FILES = { bundle: "ca-bundle.pem", ca: "openshell-ca.pem", javaTrustStore: "cacerts.jks" } as const;
 
-/** Writes the files into `folder`, readable by everyone: they are public. Not forced to the disk, they are written for each launch. */
+/**
+ * Writes the files into `folder`, readable by everyone whatever the umask: they are public, and the agent has another id.
+ * Not forced to the disk, they are written for each launch.
+ */
 export async function writeTrustFiles(folder: string, files: TrustFiles): Promise<void> {
+  const write = async (name: string, content: string | Uint8Array): Promise<void> => {
+    const path = join(folder, name);
+    await writeFile(path, content);
+    await chmod(path, 0o644);
+  };
   await Promise.all([
-    writeFile(join(folder, TRUST_FILES.bundle), files.bundlePem, { mode: 0o644 }),
-    writeFile(join(folder, TRUST_FILES.ca), files.caPem, { mode: 0o644 }),
-    writeFile(join(folder, TRUST_FILES.javaTrustStore), files.javaTrustStore, { mode: 0o644 }),
+    write(TRUST_FILES.bundle, files.bundlePem),
+    write(TRUST_FILES.ca, files.caPem),
+    write(TRUST_FILES.javaTrustStore, files.javaTrustStore),
   ]);
 }
 
