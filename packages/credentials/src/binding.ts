@@ -80,11 +80,16 @@ export function bindingOf(value: ProviderValue): Binding {
   return new Binding(value);
 }
 
-/** The value itself, percent-encoded, and as inside a JSON string; too short ones are left out. */
+/**
+ * The value itself, percent-encoded in both cases and as in forms, and as inside a JSON string with and without escaped
+ * slashes; too short ones are left out.
+ */
 export function searchedForms(value: string): string[] {
   if (new TextEncoder().encode(value).length < CredentialLimit.searchedBytes) return [];
-  const forms = new Set([value, JSON.stringify(value).slice(1, -1), percentEncode(value)]);
-  return [...forms];
+  const json = JSON.stringify(value).slice(1, -1);
+  const percent = percentEncode(value);
+  const lower = percent.replaceAll(/%[0-9A-F]{2}/g, (encoded) => encoded.toLowerCase());
+  return [...new Set([value, json, json.replaceAll("/", "\\/"), percent, lower, percent.replaceAll("%20", "+")])];
 }
 
 /** RFC 3986: everything but unreserved characters, as UTF-8. */

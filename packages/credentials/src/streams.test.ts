@@ -52,8 +52,12 @@ describe("ResponseScrubber", () => {
 
   it("finds percent-encoded and JSON spellings", () => {
     const scrubber = new ResponseScrubber(used('p"a/ss wörd'));
-    const text = `a p"a/ss wörd b ${encodeURIComponent('p"a/ss wörd')} c ${JSON.stringify({ k: 'p"a/ss wörd' })}`;
-    expect(run(scrubber, [encode(text)])).toBe('a <0> b <0> c {"k":"<0>"}');
+    const value = 'p"a/ss wörd';
+    const percent = encodeURIComponent(value);
+    const text = `a ${value} b ${percent} c ${percent.toLowerCase()} d ${new URLSearchParams([["k", value]])}`;
+    expect(run(scrubber, [encode(text)])).toBe("a <0> b <0> c <0> d k=<0>");
+    const json = JSON.stringify({ k: value });
+    expect(run(scrubber, [encode(json + json.replace("/", "\\/"))])).toBe('{"k":"<0>"}{"k":"<0>"}');
   });
 
   it("can keep the announced length", () => {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { compilePolicy, sameDestinationRules, sameGrant } from "./compile.ts";
+import { compilePolicy, exactBinaries, sameDestinationRules, sameGrant } from "./compile.ts";
 import type { ConnectionAllowed, ConnectionDecision, RequestQuery } from "./decision.ts";
 import { EVERY_KEY, endpointText, policyOf } from "./testing/policies.ts";
 
@@ -374,5 +374,13 @@ describe("names and ports", () => {
     expect(policy.mentions("mirror.example.org")).toBe(false);
     expect(policy.mentions("evil\0.mirror.example.org")).toBe(false);
     expect(policy.ports()).toEqual([443, 465, 5432, 8443, 9443]);
+    expect(exactBinaries(policy.policy)).toEqual([
+      "/usr/bin/curl",
+      "/usr/bin/msmtp",
+      "/usr/bin/psql",
+      "/usr/bin/python3.12",
+      "/usr/bin/wget",
+      "/usr/local/bin/node",
+    ]);
   });
 });

@@ -17,6 +17,7 @@ import type {
 } from "./decision.ts";
 import { escapeText } from "./escape-text.ts";
 import { hostPatternsOverlap } from "./glob-overlap.ts";
+import { hasWildcard } from "./globs.ts";
 import { Grant } from "./grant.ts";
 import { HostTrie, isSaneHost } from "./host-pattern.ts";
 import { canonicalHost } from "./ip.ts";
@@ -48,6 +49,12 @@ const CACHED_KEY_LENGTH = 1024;
 /** Rules named in the reason of one denial. */
 const NAMED_RULES = 4;
 const NAMED_ANCESTORS = 16;
+
+/** Binaries that the policy names without wildcards: those that may be symbolic links, for `resolvedBinaries`. Sorted. */
+export function exactBinaries(policy: Policy): string[] {
+  const paths = [...policy.networkPolicies.values()].flatMap((rule) => rule.binaries);
+  return [...new Set(paths.filter((path) => !hasWildcard(path)))].sort();
+}
 
 export function compilePolicy(policy: Policy, options: CompileOptions = {}): CompiledPolicy {
   return new Compiled(policy, options);
