@@ -107,8 +107,13 @@ export class GatewayProcess implements AsyncDisposable {
   }
 
   /** One HTTP/1.1 request on the users' socket. */
-  async http(path: string, method = "GET"): Promise<{ readonly status: number; readonly body: string }> {
-    const sent = request({ socketPath: this.userSocket, path, method }).end();
+  async http(
+    path: string,
+    method = "GET",
+    headers: Record<string, string> = {},
+    body = "",
+  ): Promise<{ readonly status: number; readonly body: string }> {
+    const sent = request({ socketPath: this.userSocket, path, method, headers }).end(body);
     const [response] = (await once(sent, "response")) as [import("node:http").IncomingMessage];
     return { status: response.statusCode!, body: await text(response) };
   }

@@ -4,7 +4,9 @@ import { connect as connectHttp2 } from "node:http2";
 import { connect } from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { Code } from "@connectrpc/connect";
+import { Code, createClient } from "@connectrpc/connect";
+import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
+import { OpenShell } from "@openshell/api";
 import { describe, expect, it } from "vitest";
 import { runCommand } from "../../support/command.ts";
 import { expectNoLeaks, takeInventory } from "../../support/leaks.ts";
@@ -169,6 +171,64 @@ describe("the gateway process", () => {
     await second.end();
     const { line } = await second.start(["--port", "17670"]);
     expect(line).toMatchObject({ ready: false, code: "listen_failed" });
+  });
+
+  it("serves probes and metrics on addresses of their own, and nothing else there", async () => {
+    await using gateway = new GatewayProcess();
+    await gateway.started(["--health-port", "18080", "--metrics-port", "18081"]);
+    await gateway.local().health({});
+    await expect(gateway.local().getSandbox({ workspaceScope, name: "none" })).rejects.toMatchObject({
+      code: Code.NotFound,
+    });
+    const get = async (url: string) => {
+      const response = await fetch(url);
+      return { status: response.status, text: await response.text() };
+    };
+    expect(await get("http://127.0.0.1:18080/healthz")).toEqual({ status: 200, text: "ok\n" });
+    const ready = await get("http://127.0.0.1:18080/readyz");
+    expect([ready.status, JSON.parse(ready.text)]).toMatchObject([
+      200,
+      { status: "healthy", checks: { database: { status: "healthy" } } },
+    ]);
+    const metrics = await get("http://127.0.0.1:18081/metrics");
+    expect(metrics.status).toBe(200);
+    expect(metrics.text).toContain('openshell_server_grpc_requests_total{method="GetSandbox",code="NOT_FOUND"} 1');
+    expect(metrics.text).toContain('openshell_server_grpc_requests_total{method="Health",code="OK"} 1');
+    expect(metrics.text).toContain("openshell_server_readiness_database_healthy 1");
+    for (const port of [18080, 18081]) {
+      expect(await get(`http://127.0.0.1:${port}/local/status`)).toMatchObject({ status: 404 });
+      expect(await get(`http://127.0.0.1:${port}/openshell.v1.OpenShell/Health`)).toMatchObject({ status: 404 });
+    }
+  });
+
+  it("speaks gRPC, gRPC-Web and Connect, in binary and JSON, over both sockets", async () => {
+    await using gateway = new GatewayProcess();
+    const { version, endpoint } = await gateway.started();
+    const viaSocket = await gateway.http(
+      "/openshell.v1.OpenShell/Health",
+      "POST",
+      { "content-type": "application/json" },
+      "{}",
+    );
+    expect([viaSocket.status, JSON.parse(viaSocket.body)]).toMatchObject([200, { version }]);
+    const nodeOptions = {
+      ca: gateway.read("mtls/ca.crt"),
+      cert: gateway.read("mtls/tls.crt"),
+      key: gateway.read("mtls/tls.key"),
+    };
+    for (const httpVersion of ["1.1", "2"] as const) {
+      for (const useBinaryFormat of [true, false]) {
+        const options = { baseUrl: endpoint, httpVersion, nodeOptions, useBinaryFormat } as const;
+        for (const transport of [createConnectTransport(options), createGrpcWebTransport(options)]) {
+          const client = createClient(OpenShell, transport);
+          expect(await client.health({})).toMatchObject({ version });
+          await expect(client.getSandbox({ workspaceScope, name: "none" })).rejects.toMatchObject({
+            code: Code.NotFound,
+          });
+        }
+      }
+    }
+    expect(await gateway.tls().health({})).toMatchObject({ version });
   });
 
   it("runs without core dumps, debugger or a hostile environment", async () => {

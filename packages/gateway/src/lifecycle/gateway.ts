@@ -1,5 +1,6 @@
 import { unlink } from "node:fs/promises";
 import { join } from "node:path";
+import { SandboxPhase } from "@openshell/api/generated/openshell_pb.js";
 import {
   clientConfigRoot,
   describeError,
@@ -157,8 +158,17 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     stop: (sandboxes) => wish.resolve({ sandboxes, reason: "asked through the users' socket" }),
   });
   const readiness = readinessRoute({ version, checkStore: () => store.check() });
+  // Loaded and counted only when somebody asks for metrics.
+  const metrics =
+    config.metrics &&
+    (await import("../http/metrics.ts")).createMetrics({
+      sandboxes: async () => sandboxesByPhase(await store.sandboxes.countByPhase()),
+      hosts: () => hosts.current().length,
+      checkStore: () => store.check(),
+    });
   const rpc = { log, stopping: stopping.signal };
-  const userRpc = rpcHandler({ ...rpc, routes: services.userRoutes, interceptors: [authInterceptor] });
+  const userInterceptors = metrics === undefined ? [authInterceptor] : [metrics.interceptor, authInterceptor];
+  const userRpc = rpcHandler({ ...rpc, routes: services.userRoutes, interceptors: userInterceptors });
   const hostRpc = rpcHandler({ ...rpc, routes: services.hostRoutes, interceptors: [] });
 
   const hostDispatcher = new Dispatcher([], hostRpc);
@@ -169,12 +179,13 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   const tcp = opened.use(await openTcpDoor(config.bind, tcpDispatcher, pki));
   const address = tcp.listener.address as Address;
   denied.push(...reachableAt(address));
-  for (const plain of [config.health, config.metrics]) {
+  for (const [plain, routes] of [
+    [config.health, [livenessRoute, readiness]],
+    [config.metrics, metrics === undefined ? [] : [metrics.route]],
+  ] as const) {
     if (plain === undefined) continue;
-    const nothing = new Dispatcher([livenessRoute, readiness], (_request, response) =>
-      answer(response, 404, "not found\n"),
-    );
-    const door = opened.use(await openPlainDoor(plain, nothing));
+    const notFound = new Dispatcher(routes, (_request, response) => answer(response, 404, "not found\n"));
+    const door = opened.use(await openPlainDoor(plain, notFound));
     denied.push(...reachableAt(door.listener.address as Address));
   }
 
@@ -233,6 +244,10 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
       await resources.disposeAsync();
     },
   };
+}
+
+function sandboxesByPhase(counts: ReadonlyMap<number, number>): ReadonlyMap<string, number> {
+  return new Map([...counts].map(([phase, count]) => [SandboxPhase[phase]?.toLowerCase() ?? "unknown", count]));
 }
 
 /** The name by which a specific listen address is called. */
