@@ -1,9 +1,10 @@
 import type { ChildProcess } from "node:child_process";
-import { readFileSync } from "node:fs";
-import { resolve } from "node:path";
+import { readdirSync, readFileSync } from "node:fs";
+import { join, resolve } from "node:path";
 import type { RunOptions, RunResult, SpawnOptions } from "./command.ts";
 import { type GatewayConfigOptions, TestHome } from "./home.ts";
 import { runProcesses } from "./leaks.ts";
+import { filesWithSecrets } from "./secrets.ts";
 
 /** The command that tests run: what a person types. tests/run.ts brings the build behind it up to date first. */
 export const OPENSHELL: readonly string[] = [
@@ -31,13 +32,16 @@ export interface OpenShellOptions {
 
 /**
  * `openshell` as somebody uses it who has never used it before, in the test internet. The first command that needs a
- * gateway starts it. Disposal stops the gateway with its sandboxes, and throws if anything of it is left.
+ * gateway starts it. Disposal stops the gateway with its sandboxes, and throws if anything of it is left, or if a secret
+ * of the tests (secrets.ts) is in any file that it wrote.
  */
 export class TestOpenShell implements AsyncDisposable {
   readonly home: TestHome;
   readonly #net: Surroundings;
   readonly #env: NonNullable<SpawnOptions["env"]>;
   readonly #command: readonly string[];
+  /** Descriptions (pid and start time) of processes that were found to be its own. */
+  readonly #seen = new Set<string>();
   #used = false;
 
   private constructor(net: Surroundings, home: TestHome, options: OpenShellOptions) {
@@ -83,8 +87,13 @@ export class TestOpenShell implements AsyncDisposable {
     return this.#net.spawn([...this.#command, ...args], this.#place(options));
   }
 
-  /** Pids of processes that carry this home in their environment or arguments: gateway, hosts, commands. */
+  /**
+   * Pids of processes that belong to this home: gateway, hosts, sandboxes, commands. Those that carry it in their
+   * environment or arguments; those that cannot be looked into (they are not dumpable) by descent from the gateway,
+   * for as long as they live.
+   */
   processes(): readonly number[] {
+    const table = runProcesses().filter((entry) => entry.pid !== process.pid);
     const mentions = (path: string) => {
       try {
         return readFileSync(path, "latin1").includes(this.home.folder);
@@ -92,9 +101,33 @@ export class TestOpenShell implements AsyncDisposable {
         return false;
       }
     };
-    return runProcesses()
-      .map((entry) => entry.pid)
-      .filter((pid) => pid !== process.pid && (mentions(`/proc/${pid}/environ`) || mentions(`/proc/${pid}/cmdline`)));
+    const gateways = this.#gatewayPids();
+    const found = new Set<number>();
+    for (const { pid, description } of table) {
+      const own = this.#seen.has(description) || gateways.has(pid);
+      if (own || mentions(`/proc/${pid}/environ`) || mentions(`/proc/${pid}/cmdline`)) found.add(pid);
+    }
+    for (let size = -1; size !== found.size; ) {
+      size = found.size;
+      for (const { pid, parent } of table) if (found.has(parent)) found.add(pid);
+    }
+    for (const { pid, description } of table) if (found.has(pid)) this.#seen.add(description);
+    return [...found];
+  }
+
+  /** As the records say that gateways of this home leave while they run. */
+  #gatewayPids(): ReadonlySet<number> {
+    const folder = join(this.home.runtime, "openshell");
+    const pids = new Set<number>();
+    try {
+      for (const name of readdirSync(folder)) {
+        const record = JSON.parse(readFileSync(join(folder, name, "gateway.json"), "utf8")) as { pid: number };
+        pids.add(record.pid);
+      }
+    } catch {
+      // None runs.
+    }
+    return pids;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -118,6 +151,13 @@ export class TestOpenShell implements AsyncDisposable {
         }
       }
     }
+    const leaked = filesWithSecrets([
+      this.home.config,
+      this.home.state,
+      this.home.runtime,
+      this.home.env["XDG_CACHE_HOME"]!,
+    ]);
+    if (leaked.length > 0) problem ??= new Error(`secrets in files of openshell:\n  ${leaked.join("\n  ")}`);
     try {
       this.home[Symbol.dispose]();
     } catch (error) {
