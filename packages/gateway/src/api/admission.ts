@@ -9,7 +9,7 @@ import {
   REPLAYED_HEADER,
   requestFingerprint,
 } from "@openshell/api/request-id.ts";
-import type { Caller } from "../auth/caller.ts";
+import { callerOf } from "../auth/caller.ts";
 import type { GatewayDeps } from "../deps.ts";
 import type { Command } from "../store/command.ts";
 import { isStoreError } from "../store/errors.ts";
@@ -17,14 +17,11 @@ import type { AdmissionKey } from "../store/types.ts";
 
 /** One request that carries a request id. */
 export interface AdmissionRequest<Desc extends DescMessage> {
-  readonly method: string;
   readonly schema: Desc;
-  readonly request: MessageShape<Desc>;
-  readonly requestId: string;
-  readonly caller: Caller;
+  readonly request: MessageShape<Desc> & { readonly requestId: string };
   readonly workspace: string;
   /** Facts outside the message that belong to the intent. */
-  readonly context?: readonly string[];
+  readonly facts?: readonly string[];
 }
 
 /**
@@ -33,7 +30,7 @@ export interface AdmissionRequest<Desc extends DescMessage> {
  */
 export interface Admission {
   readonly admit: readonly Command<unknown>[];
-  readonly succeed: (receipt: Uint8Array) => readonly Command<unknown>[];
+  readonly succeed: (receipt: Uint8Array | string) => readonly Command<unknown>[];
 }
 
 export type AdmissionDeps = Pick<GatewayDeps, "store" | "clock" | "keys">;
@@ -41,53 +38,53 @@ export type AdmissionDeps = Pick<GatewayDeps, "store" | "clock" | "keys">;
 const none: Admission = { admit: [], succeed: () => [] };
 
 /**
- * Looks at a request id before anything is done. `replay` is called with the receipt of an earlier success and gives its
- * answer; otherwise the admission for a first execution is returned.
+ * Runs a request at most once under its request id. `run` is given what it must add to its transactions; `replay` is called
+ * instead with the receipt of an earlier success, and its answer is marked as replayed.
  *
  * @throws ApiError for a malformed id, another payload under the same id, or an unknown earlier outcome.
  */
-export async function openAdmission<Desc extends DescMessage, Result>(
+export async function admitted<Desc extends DescMessage, Result>(
   deps: AdmissionDeps,
+  context: Pick<HandlerContext, "responseHeader" | "method" | "values">,
   options: AdmissionRequest<Desc>,
-  replay: (receipt: Uint8Array) => Promise<Result>,
-  context: Pick<HandlerContext, "responseHeader">,
-): Promise<
-  | { readonly admission: Admission; readonly replayed?: never }
-  | { readonly replayed: Result; readonly admission?: never }
-> {
-  const requestId = parseRequestId(options.requestId);
-  if (requestId === undefined) return { admission: none };
+  replay: (receipt: Uint8Array) => Promise<Result> | Result,
+  run: (admission: Admission) => Promise<Result>,
+): Promise<Result> {
+  const requestId = parseRequestId(options.request.requestId);
+  if (requestId === undefined) return await run(none);
+  const caller = callerOf(context);
+  const method = context.method.name;
   const key: AdmissionKey = {
-    caller: JSON.stringify([options.caller.identityProvider, options.caller.subject]),
-    method: options.method,
+    caller: JSON.stringify([caller.identityProvider, caller.subject]),
+    method,
     workspace: options.workspace,
     requestId,
   };
   const fingerprint = await requestFingerprint({
     mac: deps.keys.requestIds,
-    method: options.method,
+    method,
     schema: options.schema,
-    message: options.request,
-    ...(options.context === undefined ? {} : { context: options.context }),
+    message: options.request as MessageShape<Desc>,
+    ...(options.facts === undefined ? {} : { context: options.facts }),
   });
   const now = deps.clock.now();
-  const known = await deps.store.admissions.get(key);
+  const { admissions } = deps.store;
+  const known = await admissions.get(key);
   const expired = known?.completedAt !== undefined && known.completedAt < now - REPLAY_WINDOW_MS;
   if (known !== undefined && !expired) {
     if (known.fingerprint !== fingerprint) throw requestIdError("REQUEST_ID_PAYLOAD_MISMATCH");
     if (known.state !== "succeeded" || known.receipt === undefined) throw requestIdError("REQUEST_OUTCOME_UNCERTAIN");
     const replayed = await replay(known.receipt);
     context.responseHeader.set(REPLAYED_HEADER, "true");
-    return { replayed };
+    return replayed;
   }
-  const { admissions } = deps.store;
-  return {
-    admission: {
-      admit: [admissions.admit(key, fingerprint, now, now - REPLAY_WINDOW_MS, MAX_ADMISSIONS_PER_CALLER)],
-      succeed: (receipt) =>
-        receipt.length > MAX_RECEIPT_BYTES ? [] : [admissions.succeed(key, receipt, deps.clock.now())],
+  return await run({
+    admit: [admissions.admit(key, fingerprint, now, now - REPLAY_WINDOW_MS, MAX_ADMISSIONS_PER_CALLER)],
+    succeed: (receipt) => {
+      const bytes = typeof receipt === "string" ? Buffer.from(receipt) : receipt;
+      return bytes.length > MAX_RECEIPT_BYTES ? [] : [admissions.succeed(key, bytes, deps.clock.now())];
     },
-  };
+  });
 }
 
 /** Translates what the admission's part of a transaction can meet; undefined for everything else. */

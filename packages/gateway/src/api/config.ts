@@ -1,4 +1,4 @@
-import { create } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import {
   GetSandboxConfigResponseSchema,
   GetSandboxPolicyStatusResponseSchema,
@@ -6,6 +6,9 @@ import {
   ListSandboxPoliciesResponseSchema,
   PolicySource,
   type SandboxPolicy,
+  type UpdateConfigRequest,
+  UpdateConfigRequestSchema,
+  type UpdateConfigResponse,
   UpdateConfigResponseSchema,
 } from "@openshell/api";
 import {
@@ -13,6 +16,7 @@ import {
   invalidArgument,
   invalidField,
   notFound,
+  requestIdError,
   throwIfInvalid,
   unimplemented,
   versionConflict,
@@ -29,9 +33,11 @@ import { checkedPolicy } from "../policies/check.ts";
 import { policyHash } from "../policies/rules.ts";
 import { staticFieldChanges } from "../policies/static-fields.ts";
 import { isStoreError } from "../store/errors.ts";
-import type { PolicyRevision, SandboxRecord } from "../store/types.ts";
+import type { SandboxRecord } from "../store/types.ts";
+import { type Admission, admitted } from "./admission.ts";
 import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
 import { revisionMessage } from "./convert.ts";
+import { write } from "./mutations.ts";
 import { checkAnnotations } from "./validate-sandbox.ts";
 
 /** Attempts when another writer stores a revision at the same time. */
@@ -72,28 +78,23 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
       checkAnnotations(request.annotations, "annotations", found);
       throwIfInvalid(found);
       const record = await sandboxScope(request);
-      const { annotations, expectedResourceVersion } = request;
-      const { revision, changed } = await writes.run(record.id, record.name, () =>
-        storePolicy(deps, record, request.policy!, annotations, expectedResourceVersion),
-      );
-      if (changed) {
-        deps.log.info(
-          {
-            [LogField.sandboxId]: record.id,
-            [LogField.subject]: callerFrom(context).subject,
-            policy_version: revision.version,
-            policy_hash: revision.hash,
-          },
-          "policy updated",
+      const options = { schema: UpdateConfigRequestSchema, request, workspace: record.workspace };
+      const replay = async (receipt: Uint8Array): Promise<UpdateConfigResponse> => {
+        if ((await store.sandboxes.byId(record.id)) === undefined) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
+        return fromBinary(UpdateConfigResponseSchema, receipt);
+      };
+      return await admitted(deps, context, options, replay, async (admission) => {
+        const { response, changed } = await writes.run(record.id, record.name, () =>
+          storePolicy(deps, record, request, admission),
         );
+        if (!changed) return response;
+        const fields = { policy_version: response.version, policy_hash: response.policyHash };
+        const { subject } = callerFrom(context);
+        deps.log.info({ [LogField.sandboxId]: record.id, [LogField.subject]: subject, ...fields }, "policy updated");
         deps.configurationChanged([record.id]);
         // A connected supervisor answers within milliseconds; the revision's status tells what came of it in any case.
-        await deps.sessions.get(record.id)?.delivery?.whenApplied(revision.version, APPLY_WAIT_MS);
-      }
-      return create(UpdateConfigResponseSchema, {
-        version: revision.version,
-        policyHash: revision.hash,
-        annotations: { ...revision.provenance },
+        await deps.sessions.get(record.id)?.delivery?.whenApplied(response.version, APPLY_WAIT_MS);
+        return response;
       });
     },
 
@@ -158,42 +159,46 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
 async function storePolicy(
   deps: ApiDeps,
   record: SandboxRecord,
-  proposed: SandboxPolicy,
-  annotations: Readonly<Record<string, string>>,
-  expectedVersion: bigint,
-): Promise<{ readonly revision: PolicyRevision; readonly changed: boolean }> {
+  request: UpdateConfigRequest,
+  admission: Admission,
+): Promise<{ readonly response: UpdateConfigResponse; readonly changed: boolean }> {
   const { store, clock } = deps;
-  const policy = checkedPolicy(proposed, record.spec.providers);
+  const { annotations, expectedResourceVersion } = request;
+  const policy = checkedPolicy(request.policy!, record.spec.providers);
   const hash = policyHash(policy);
+  const answer = (version: number) => {
+    const response = create(UpdateConfigResponseSchema, { version, policyHash: hash, annotations });
+    return { response, done: admission.succeed(toBinary(UpdateConfigResponseSchema, response)) };
+  };
   for (let attempt = 1; ; attempt++) {
     const [current, latest] = await Promise.all([store.sandboxes.byId(record.id), store.policies.latest(record.id)]);
     if (current === undefined) throw notFound("sandbox", record.name);
     if (current.deletionAt !== undefined) throw failedPrecondition(`sandbox "${record.name}" is being deleted`);
-    if (expectedVersion !== 0n && expectedVersion !== current.resourceVersion) {
+    if (expectedResourceVersion !== 0n && expectedResourceVersion !== current.resourceVersion) {
       throw versionConflict("sandbox", record.name, current.resourceVersion);
     }
     checkStatic(current, policy);
-    if (latest?.hash === hash && sameAnnotations(latest.provenance, annotations))
-      return { revision: latest, changed: false };
-    const revision = {
-      scope: record.id,
-      hash,
-      policy,
-      createdAt: clock.now(),
-      provenance: { ...annotations },
-      status: "pending",
-    } as const;
+    if (latest?.hash === hash && sameAnnotations(latest.provenance, annotations)) {
+      const { response, done } = answer(latest.version);
+      await write(deps, [...admission.admit, ...done]);
+      return { response, changed: false };
+    }
+    const before = latest?.version ?? 0;
+    const { response, done } = answer(before + 1);
+    const revision = { scope: record.id, hash, policy, createdAt: clock.now(), provenance: { ...annotations } };
     const patch = {
       annotations: { ...current.annotations, ...annotations },
       ...(current.spec.policy === undefined ? { spec: { ...current.spec, policy } } : {}),
     };
     try {
-      const [version] = await store.write(
-        store.policies.append({ ...revision, expectedLatest: latest?.version ?? 0 }),
+      await write(deps, [
+        ...admission.admit,
+        store.policies.append({ ...revision, status: "pending", expectedLatest: before }),
         store.sandboxes.update(record.id, current.resourceVersion, patch),
-      );
+        ...done,
+      ]);
       deps.feeds.of(record.id).changed();
-      return { revision: { ...revision, version, loadError: "", loadedAt: undefined }, changed: true };
+      return { response, changed: true };
     } catch (error) {
       if (!isStoreError(error, "store_conflict") || attempt >= VERSION_ATTEMPTS) throw error;
     }

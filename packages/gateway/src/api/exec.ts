@@ -30,8 +30,8 @@ import { type RelayChannel, RelayUnopened } from "../relay/broker.ts";
 import { type ExecInput, spliceExec } from "../relay/exec.ts";
 import { TIMEOUT_GRACE_MS } from "../relay/limits.ts";
 import type { SandboxRecord } from "../store/types.ts";
-import { admissionError, openAdmission } from "./admission.ts";
-import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
+import { type Admission, admissionError, admitted } from "./admission.ts";
+import { type ApiDeps, namedSandbox } from "./context.ts";
 import { checkCommand, checkEnvironment, RequestLimit } from "./validate-sandbox.ts";
 
 /** Request header that makes an interactive exec attach to the main process instead. */
@@ -50,7 +50,7 @@ const MAX_WINDOW = 65_535;
 export function execHandlers(deps: ApiDeps): Pick<OpenShellImpl, "execSandbox" | "execSandboxInteractive"> {
   return {
     async *execSandbox(request, context) {
-      yield* runCommand(deps, request, "ExecSandbox", once(request.stdin), context);
+      yield* runCommand(deps, request, once(request.stdin), context);
     },
 
     async *execSandboxInteractive(requests, context) {
@@ -61,7 +61,7 @@ export function execHandlers(deps: ApiDeps): Pick<OpenShellImpl, "execSandbox" |
       const attach = context.requestHeader.get(ATTACH_HEADER);
       if (attach !== null && attach !== ATTACH_MAIN) throw invalidField(ATTACH_HEADER, `must be "${ATTACH_MAIN}"`);
       const input = interactiveInput(start, inputs);
-      if (attach === null) yield* runCommand(deps, start, "ExecSandboxInteractive", input, context);
+      if (attach === null) yield* runCommand(deps, start, input, context);
       else yield* attachMain(deps, start, input, context);
     },
   };
@@ -71,30 +71,13 @@ export function execHandlers(deps: ApiDeps): Pick<OpenShellImpl, "execSandbox" |
 async function* runCommand(
   deps: ApiDeps,
   request: ExecSandboxRequest,
-  method: string,
   input: AsyncIterable<ExecInput>,
   context: HandlerContext,
 ): AsyncGenerator<ExecSandboxEvent, void, void> {
   const workspace = namedWorkspace(request.workspaceScope);
   const timeoutMs = validateExec(request);
   const record = await namedSandbox(deps, workspace, request.sandbox);
-  const opened = await openAdmission(
-    deps,
-    {
-      method,
-      schema: ExecSandboxRequestSchema,
-      request,
-      requestId: request.requestId,
-      caller: callerFrom(context),
-      workspace,
-      context: [record.id],
-    },
-    async () => {
-      throw requestIdError("REQUEST_STREAM_UNAVAILABLE");
-    },
-    context,
-  );
-  const { admission } = opened;
+  const admission = await execAdmission(deps, context, request, workspace, record);
   if (record.status.phase !== SandboxPhase.READY) throw notReady(record);
   const verdict = async (): Promise<void> => {
     const now = await deps.store.sandboxes.byId(record.id);
@@ -117,7 +100,7 @@ async function* runCommand(
   try {
     const channel = await openRelay(deps, record.id, RelayKind.EXEC, { limitMs: SESSION_WAIT_MS, signal, verdict });
     // Admitted when everything but the start itself has worked: what fails before leaves the id unused.
-    if (admission !== undefined && admission.admit.length > 0) {
+    if (admission.admit.length > 0) {
       await deps.store.write(...admission.admit).catch((error: unknown) => {
         channel.close("cancelled");
         throw admissionError(error) ?? error;
@@ -134,13 +117,13 @@ async function* runCommand(
       ...(timeoutMs === undefined ? {} : { timeout: toDuration(timeoutMs) }),
     });
     for await (const event of spliceExec({ channel, start: { case: "exec", value: start }, input, signal })) {
-      if (event.payload.case === "exit" && admission !== undefined) {
+      if (event.payload.case === "exit") {
         // A 124 past the limit is the supervisor's own verdict, not the command's: the id stays unresolved.
         const timedOut =
           timeoutMs !== undefined &&
           event.payload.value.exitCode === TIMEOUT_CODE &&
           deps.clock.monotonic() - startedMs >= timeoutMs;
-        const done = timedOut ? [] : admission.succeed(new Uint8Array());
+        const done = timedOut ? [] : admission.succeed("");
         if (done.length > 0) await deps.store.write(...done);
       }
       yield event;
@@ -148,6 +131,21 @@ async function* runCommand(
   } finally {
     limit.abort();
   }
+}
+
+/** Executions are never replayed: a repeated id ends with what is known of the first one. */
+function execAdmission(
+  deps: ApiDeps,
+  context: HandlerContext,
+  request: ExecSandboxRequest,
+  workspace: string,
+  record: SandboxRecord,
+): Promise<Admission> {
+  const refuse = (): never => {
+    throw requestIdError("REQUEST_STREAM_UNAVAILABLE");
+  };
+  const options = { schema: ExecSandboxRequestSchema, request, workspace, facts: [record.id] };
+  return admitted(deps, context, options, refuse, async (admission) => admission);
 }
 
 /** Attaches to the main process, waiting for a sandbox that is being started. */

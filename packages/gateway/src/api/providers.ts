@@ -1,12 +1,17 @@
 import { randomUUID } from "node:crypto";
-import { create } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import type { HandlerContext } from "@connectrpc/connect";
 import {
+  CreateProviderRequestSchema,
+  DeleteProviderRequestSchema,
   DeleteProviderResponseSchema,
   DeletionOutcome,
   ListProvidersRequestSchema,
   ListProvidersResponseSchema,
+  type ProviderResponse,
   ProviderResponseSchema,
   type UpdateProviderRequest,
+  UpdateProviderRequestSchema,
 } from "@openshell/api";
 import {
   alreadyExists,
@@ -14,6 +19,7 @@ import {
   invalidField,
   notFound,
   permissionDenied,
+  requestIdError,
   throwIfInvalid,
   versionConflict,
 } from "@openshell/api/errors.ts";
@@ -29,8 +35,10 @@ import { ProviderLimit, validateProvider } from "../providers/validate.ts";
 import { sealCredential } from "../store/credentials.ts";
 import { isStoreError } from "../store/errors.ts";
 import type { ProviderRecord, SandboxRecord, SealedCredential } from "../store/types.ts";
+import { admitted } from "./admission.ts";
 import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace } from "./context.ts";
 import { objectCursor, providerMessage } from "./convert.ts";
+import { write } from "./mutations.ts";
 import { claimKeys } from "./sandbox-providers.ts";
 import { checkAnnotations, checkLabels } from "./validate-sandbox.ts";
 
@@ -41,6 +49,16 @@ type ProviderHandlers = Pick<
 
 export function providerHandlers(deps: ApiDeps): ProviderHandlers {
   const { store, clock, vault } = deps;
+  const logChange = (context: Pick<HandlerContext, "values">, workspace: string, name: string, what: string): void => {
+    const { subject } = callerFrom(context);
+    deps.log.info({ [LogField.provider]: name, [LogField.workspace]: workspace, [LogField.subject]: subject }, what);
+  };
+  const replay = async (receipt: Uint8Array): Promise<ProviderResponse> => {
+    const { id, version, mutationId = "" } = JSON.parse(Buffer.from(receipt).toString());
+    const record = await store.providers.byId(id);
+    if (record?.resourceVersion !== BigInt(version)) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
+    return create(ProviderResponseSchema, { provider: providerMessage(record), mutationId });
+  };
 
   return {
     async createProvider(request, context) {
@@ -60,42 +78,41 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
       found.require(own, "provider.profile_workspace", "must be empty or the provider's own workspace");
       throwIfInvalid(found);
       await activeWorkspace(deps, workspace);
-      const id = randomUUID();
-      const name = provider.metadata!.name;
-      const record = {
-        id,
-        name,
-        workspace,
-        labels: { ...provider.metadata!.labels },
-        annotations: { ...provider.metadata!.annotations },
-        createdAt: clock.now(),
-        type: provider.type.toLowerCase(),
-        config: { ...provider.config },
-        profileWorkspace: provider.profileWorkspace,
-      };
-      const sealed = Object.entries(provider.credentials).map(([key, value]) => {
-        const expiresAt = readTimestamp(
-          provider.credentialExpirationTimes[key],
-          `provider.credential_expiration_times[${key}]`,
-        );
-        return sealCredential(
-          vault,
-          { workspace, providerId: id },
-          { key, value: new Secret(value), version: 1n, expiresAt },
-        );
-      });
-      try {
-        await store.write(store.providers.create(record, sealed));
-      } catch (error) {
-        throw isStoreError(error, "store_already_exists") ? alreadyExists("provider", name) : error;
-      }
-      const facts = {
-        [LogField.provider]: name,
-        [LogField.workspace]: workspace,
-        [LogField.subject]: callerFrom(context).subject,
-      };
-      deps.log.info(facts, "provider created");
-      return create(ProviderResponseSchema, { provider: providerMessage(await required(deps, workspace, name)) });
+      return await admitted(
+        deps,
+        context,
+        { schema: CreateProviderRequestSchema, request, workspace },
+        replay,
+        async (admission) => {
+          const id = randomUUID();
+          const name = provider.metadata!.name;
+          const record = {
+            id,
+            name,
+            workspace,
+            labels: { ...provider.metadata!.labels },
+            annotations: { ...provider.metadata!.annotations },
+            createdAt: clock.now(),
+            type: provider.type.toLowerCase(),
+            config: { ...provider.config },
+            profileWorkspace: provider.profileWorkspace,
+          };
+          const sealed = Object.entries(provider.credentials).map(([key, value]) => {
+            const field = `provider.credential_expiration_times[${key}]`;
+            const expiresAt = readTimestamp(provider.credentialExpirationTimes[key], field);
+            const owner = { workspace, providerId: id };
+            return sealCredential(vault, owner, { key, value: new Secret(value), version: 1n, expiresAt });
+          });
+          const made = [store.providers.create(record, sealed), ...admission.succeed(receiptOf({ id, version: 1n }))];
+          try {
+            await write(deps, [...admission.admit, ...made]);
+          } catch (error) {
+            throw isStoreError(error, "store_already_exists") ? alreadyExists("provider", name) : error;
+          }
+          logChange(context, workspace, name, "provider created");
+          return create(ProviderResponseSchema, { provider: providerMessage(await required(deps, workspace, name)) });
+        },
+      );
     },
 
     async getProvider(request) {
@@ -134,59 +151,90 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
       validateProvider(provider, true, found);
       throwIfInvalid(found);
       const name = provider.metadata!.name;
-      const record = await required(deps, workspace, name);
-      const wanted = provider.metadata!.resourceVersion;
-      if (wanted !== 0n && wanted !== record.resourceVersion)
-        throw versionConflict("provider", name, record.resourceVersion);
-      if (provider.type !== "" && provider.type.toLowerCase() !== record.type)
-        throw invalidField("provider.type", "cannot be changed");
-      const attached = await store.sandboxes.usingProvider(workspace, name);
-      const change = mergedChange(deps, record, request);
-      await checkConflicts(deps, record, change.keys, attached);
-      try {
-        await store.write(
-          store.providers.update(record.id, record.resourceVersion, { config: change.config }, change.credentials),
-        );
-      } catch (error) {
-        throw isStoreError(error, "store_conflict") ? versionConflict("provider", name) : error;
-      }
-      const facts = {
-        [LogField.provider]: name,
-        [LogField.workspace]: workspace,
-        [LogField.subject]: callerFrom(context).subject,
-      };
-      deps.log.info({ ...facts, sandboxes: attached.length }, "provider updated");
-      deps.configurationChanged(attached.map((sandbox) => sandbox.id));
-      return create(ProviderResponseSchema, {
-        provider: providerMessage(await required(deps, workspace, name)),
-        mutationId: randomUUID(),
-      });
+      return await admitted(
+        deps,
+        context,
+        { schema: UpdateProviderRequestSchema, request, workspace },
+        replay,
+        async (admission) => {
+          const record = await required(deps, workspace, name);
+          const wanted = provider.metadata!.resourceVersion;
+          if (wanted !== 0n && wanted !== record.resourceVersion)
+            throw versionConflict("provider", name, record.resourceVersion);
+          if (provider.type !== "" && provider.type.toLowerCase() !== record.type) {
+            throw invalidField("provider.type", "cannot be changed");
+          }
+          const attached = await store.sandboxes.usingProvider(workspace, name);
+          const { config, keys, credentials } = mergedChange(deps, record, request);
+          await checkConflicts(deps, record, keys, attached);
+          const mutationId = randomUUID();
+          const version = record.resourceVersion + 1n;
+          try {
+            await write(deps, [
+              ...admission.admit,
+              store.providers.update(record.id, record.resourceVersion, { config }, credentials),
+              ...admission.succeed(receiptOf({ id: record.id, version, mutationId })),
+            ]);
+          } catch (error) {
+            throw isStoreError(error, "store_conflict") ? versionConflict("provider", name) : error;
+          }
+          logChange(context, workspace, name, "provider updated");
+          deps.configurationChanged(attached.map((sandbox) => sandbox.id));
+          const changed = await required(deps, workspace, name);
+          return create(ProviderResponseSchema, { provider: providerMessage(changed), mutationId });
+        },
+      );
     },
 
     async deleteProvider(request, context) {
       const workspace = namedWorkspace(request.workspaceScope);
       await existingWorkspace(deps, workspace);
-      const record = await store.providers.byName(workspace, request.name);
-      if (record === undefined) {
-        if (!request.allowMissing) throw notFound("provider", request.name);
-        return create(DeleteProviderResponseSchema, { outcome: DeletionOutcome.ALREADY_ABSENT });
-      }
-      const attached = await store.sandboxes.usingProvider(workspace, request.name);
-      if (attached.length > 0) {
-        const names = attached
-          .slice(0, 10)
-          .map((sandbox) => sandbox.name)
-          .join(", ");
-        throw failedPrecondition(`provider "${request.name}" is attached to ${attached.length} sandboxes: ${names}`, {
-          next: "Delete the sandboxes first",
-        });
-      }
-      await store.write(store.providers.remove(record.id, "any"));
-      const facts = { [LogField.provider]: request.name, [LogField.workspace]: workspace };
-      deps.log.info({ ...facts, [LogField.subject]: callerFrom(context).subject }, "provider deleted");
-      return create(DeleteProviderResponseSchema, { outcome: DeletionOutcome.COMPLETED });
+      const again = (receipt: Uint8Array) => fromBinary(DeleteProviderResponseSchema, receipt);
+      return await admitted(
+        deps,
+        context,
+        { schema: DeleteProviderRequestSchema, request, workspace },
+        again,
+        async (admission) => {
+          const record = await store.providers.byName(workspace, request.name);
+          if (record === undefined && !request.allowMissing) throw notFound("provider", request.name);
+          if (record !== undefined) await refuseAttached(deps, record);
+          const outcome = record === undefined ? DeletionOutcome.ALREADY_ABSENT : DeletionOutcome.COMPLETED;
+          const response = create(DeleteProviderResponseSchema, { outcome });
+          await write(deps, [
+            ...admission.admit,
+            ...(record === undefined ? [] : [store.providers.remove(record.id, "any")]),
+            ...admission.succeed(toBinary(DeleteProviderResponseSchema, response)),
+          ]);
+          if (record !== undefined) logChange(context, workspace, request.name, "provider deleted");
+          return response;
+        },
+      );
     },
   };
+}
+
+/** What a repeated create or update is answered with: the provider at the version it had then. */
+interface ProviderReceipt {
+  readonly id: string;
+  readonly version: bigint;
+  readonly mutationId?: string;
+}
+
+function receiptOf({ version, ...rest }: ProviderReceipt): string {
+  return JSON.stringify({ ...rest, version: version.toString() });
+}
+
+async function refuseAttached(deps: ApiDeps, record: ProviderRecord): Promise<void> {
+  const attached = await deps.store.sandboxes.usingProvider(record.workspace, record.name);
+  if (attached.length === 0) return;
+  const names = attached.slice(0, 10).map((sandbox) => sandbox.name);
+  throw failedPrecondition(
+    `provider "${record.name}" is attached to ${attached.length} sandboxes: ${names.join(", ")}`,
+    {
+      next: "Delete the sandboxes first",
+    },
+  );
 }
 
 async function required(deps: ApiDeps, workspace: string, name: string): Promise<ProviderRecord> {

@@ -129,6 +129,82 @@ describe("request ids", () => {
   });
 });
 
+describe("request ids of other changes", () => {
+  let gateway: Harness;
+  beforeEach(async () => {
+    gateway = await Harness.open();
+  });
+  afterEach(() => gateway[Symbol.asyncDispose]());
+
+  /** Sends the same request twice and says what the second answer was marked with. */
+  async function twice<T>(
+    call: (options: { onHeader: (headers: Headers) => void }) => Promise<T>,
+  ): Promise<readonly [T, T]> {
+    const marks: (string | null)[] = [];
+    const options = { onHeader: (headers: Headers) => void marks.push(headers.get("openshell-replayed")) };
+    const answers = [await call(options), await call(options)] as const;
+    expect(marks).toEqual([null, "true"]);
+    return answers;
+  }
+
+  it("stop and start once each", async () => {
+    await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    const scope = { workspaceScope: gateway.scope, name: "box" };
+    const stop = { ...scope, requestId: randomUUID() };
+    await twice((options) => gateway.client.stopSandbox(stop, options));
+    await twice((options) => gateway.client.startSandbox({ ...scope, requestId: stop.requestId }, options));
+    await gateway.phase(SandboxPhase.READY);
+    expect((await gateway.client.stopSandbox(stop)).sandbox?.status?.phase).toBe(SandboxPhase.READY);
+    expect((await gateway.store.sandboxes.byName("default", "box"))?.generation).toBe(2n);
+  });
+
+  it("create, update and delete a provider once, and never repeat an answer that is no longer true", async () => {
+    const scope = { workspaceScope: gateway.scope };
+    const provider = { metadata: { name: "p" }, type: "generic", credentials: { TOKEN: "first" } };
+    const made = { ...scope, provider, requestId: randomUUID() };
+    const [first, again] = await twice((options) => gateway.client.createProvider(made, options));
+    expect(again).toEqual(first);
+    const changed = {
+      ...scope,
+      provider: { metadata: { name: "p" }, credentials: { TOKEN: "second" } },
+      requestId: randomUUID(),
+    };
+    const [update, repeated] = await twice((options) => gateway.client.updateProvider(changed, options));
+    expect(repeated.mutationId).toBe(update.mutationId);
+    expect(repeated.provider?.metadata?.resourceVersion).toBe(2n);
+    expect(reason(await failed(gateway.client.createProvider(made)))).toBe("REQUEST_REPLAY_UNAVAILABLE");
+    const removed = { ...scope, name: "p", requestId: randomUUID() };
+    const [outcome] = await twice((options) => gateway.client.deleteProvider(removed, options));
+    expect(outcome.outcome).toBe(DeletionOutcome.COMPLETED);
+  });
+
+  it("store a policy once", async () => {
+    await gateway.create({ spec: { policy: { version: 1 } } });
+    await gateway.phase(SandboxPhase.READY);
+    const networkPolicies = { a: { endpoints: [{ host: "a.example.com", port: 443 }], binaries: [{ path: "/x" }] } };
+    const request = {
+      workspaceScope: gateway.scope,
+      sandbox: "box",
+      policy: { version: 1, networkPolicies },
+      requestId: randomUUID(),
+    };
+    const [first, again] = await twice((options) => gateway.client.updateConfig(request, options));
+    expect([first.version, again.version, again.policyHash]).toEqual([2, 2, first.policyHash]);
+    await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect((await failed(gateway.client.updateConfig(request))).code).toBe(Code.NotFound);
+  });
+
+  it("leave the id of a refused request unused", async () => {
+    const requestId = randomUUID();
+    const stop = { workspaceScope: gateway.scope, name: "box", requestId };
+    expect((await failed(gateway.client.stopSandbox(stop))).code).toBe(Code.NotFound);
+    await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    expect((await gateway.client.stopSandbox(stop)).sandbox?.status?.phase).toBe(SandboxPhase.STOPPED);
+  });
+});
+
 describe("CreateSandbox", () => {
   let gateway: Harness;
   beforeEach(async () => {

@@ -1,7 +1,6 @@
-import { randomBytes, randomInt, randomUUID } from "node:crypto";
-import { clone, create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import type { HandlerContext } from "@connectrpc/connect";
 import {
-  type CreateSandboxRequest,
   CreateSandboxRequestSchema,
   DeleteSandboxRequestSchema,
   type DeleteSandboxResponse,
@@ -12,46 +11,32 @@ import {
   SandboxPhase,
   type SandboxResponse,
   SandboxResponseSchema,
-  type SandboxSpec,
-  SandboxSpecSchema,
-  SandboxStatusSchema,
+  StartSandboxRequestSchema,
+  StopSandboxRequestSchema,
 } from "@openshell/api";
 import {
-  alreadyExists,
   failedPrecondition,
   notFound,
   permissionDenied,
   requestIdError,
   throwIfInvalid,
-  unimplemented,
 } from "@openshell/api/errors.ts";
 import { parseLabelSelector } from "@openshell/api/labels.ts";
 import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import { namedWorkspace, resolveScope } from "@openshell/api/selectors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { LogField } from "@openshell/base";
-import type { Caller } from "../auth/caller.ts";
 import { deletingPatch } from "../compute/controller.ts";
-import { NONCE_BYTES, NONCE_SECRET, nonceContext, sandboxIntent } from "../compute/launch.ts";
 import { DELETE_WAIT_MS, STOP_GRACE_MS, STOP_REPORT_MS } from "../compute/limits.ts";
 import { encodeRuntimeFacts, runtimeFacts } from "../compute/runtime-record.ts";
 import { mayStart, startingStatus, wantsToRun, withPhase } from "../compute/status.ts";
-import { checkedPolicy } from "../policies/check.ts";
-import { policyHash } from "../policies/rules.ts";
-import type { Command } from "../store/command.ts";
-import { isStoreError } from "../store/errors.ts";
-import type { NewSandbox, SandboxChange, SandboxRecord } from "../store/types.ts";
-import { type Admission, admissionError, openAdmission } from "./admission.ts";
+import type { SandboxRecord } from "../store/types.ts";
+import { type Admission, admitted } from "./admission.ts";
 import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace, namedSandbox } from "./context.ts";
 import { objectCursor, sandboxMessage } from "./convert.ts";
-import { driverError } from "./driver-errors.ts";
-import { checkAttachable } from "./sandbox-providers.ts";
+import { createSandbox } from "./create-sandbox.ts";
+import { modify, storeNonce, write } from "./mutations.ts";
 import { validateCreate } from "./validate-sandbox.ts";
-
-/** The main process when nobody names one. */
-const DEFAULT_COMMAND: readonly string[] = ["/bin/bash", "-l"];
-/** Attempts to find a free generated name. */
-const NAME_ATTEMPTS = 5;
 
 type SandboxHandlers = Pick<
   OpenShellImpl,
@@ -62,6 +47,8 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
   const { store, clock, controller } = deps;
   const respond = (record: SandboxRecord): SandboxResponse =>
     create(SandboxResponseSchema, { sandbox: sandboxMessage(record) });
+  const logWish = (record: SandboxRecord, context: Pick<HandlerContext, "values">, what: string): void =>
+    deps.log.info({ [LogField.sandboxId]: record.id, [LogField.subject]: callerFrom(context).subject }, what);
   const replayById = async (receipt: Uint8Array): Promise<SandboxResponse> => {
     const record = await store.sandboxes.byId(Buffer.from(receipt).toString());
     if (record === undefined) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
@@ -74,23 +61,17 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
       const caller = callerFrom(context);
       throwIfInvalid(validateCreate(request));
       await activeWorkspace(deps, workspace);
-      const opened = await openAdmission(
+      return await admitted(
         deps,
-        {
-          method: "CreateSandbox",
-          schema: CreateSandboxRequestSchema,
-          request,
-          requestId: request.requestId,
-          caller,
-          workspace,
-        },
-        replayById,
         context,
+        { schema: CreateSandboxRequestSchema, request, workspace },
+        replayById,
+        async (admission) => {
+          const record = await createSandbox(deps, request, workspace, caller, admission);
+          void controller.request(record.id);
+          return respond(record);
+        },
       );
-      if (opened.replayed !== undefined) return opened.replayed;
-      const record = await createSandbox(deps, request, workspace, caller, opened.admission);
-      void controller.request(record.id);
-      return respond(record);
     },
 
     async getSandbox(request) {
@@ -121,185 +102,81 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
 
     async deleteSandbox(request, context) {
       const workspace = namedWorkspace(request.workspaceScope);
-      const caller = callerFrom(context);
       await existingWorkspace(deps, workspace);
-      const opened = await openAdmission(
+      const replay = (receipt: Uint8Array) => fromBinary(DeleteSandboxResponseSchema, receipt);
+      return await admitted(
         deps,
-        {
-          method: "DeleteSandbox",
-          schema: DeleteSandboxRequestSchema,
-          request,
-          requestId: request.requestId,
-          caller,
-          workspace,
-        },
-        async (receipt) => fromBinary(DeleteSandboxResponseSchema, receipt),
         context,
+        { schema: DeleteSandboxRequestSchema, request, workspace },
+        replay,
+        async (admission) => {
+          const record = await store.sandboxes.byName(workspace, request.name);
+          if (record !== undefined) return await deleteSandbox(deps, record, admission);
+          if (!request.allowMissing) throw notFound("sandbox", request.name);
+          const absent = create(DeleteSandboxResponseSchema, { outcome: DeletionOutcome.ALREADY_ABSENT });
+          await write(deps, [...admission.admit, ...admission.succeed(toBinary(DeleteSandboxResponseSchema, absent))]);
+          return absent;
+        },
       );
-      if (opened.replayed !== undefined) return opened.replayed;
-      const { admission } = opened;
-      const record = await store.sandboxes.byName(workspace, request.name);
-      if (record === undefined) {
-        if (!request.allowMissing) throw notFound("sandbox", request.name);
-        const absent = create(DeleteSandboxResponseSchema, { outcome: DeletionOutcome.ALREADY_ABSENT });
-        await write(deps, [...admission.admit, ...admission.succeed(toBinary(DeleteSandboxResponseSchema, absent))]);
-        return absent;
-      }
-      return await deleteSandbox(deps, record, admission);
     },
 
     async stopSandbox(request, context) {
-      const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name);
-      deps.log.info(
-        { [LogField.sandboxId]: record.id, [LogField.subject]: callerFrom(context).subject },
-        "stop requested",
+      const workspace = namedWorkspace(request.workspaceScope);
+      return await admitted(
+        deps,
+        context,
+        { schema: StopSandboxRequestSchema, request, workspace },
+        replayById,
+        async (admission) => {
+          const record = await namedSandbox(deps, workspace, request.name);
+          logWish(record, context, "stop requested");
+          const changed = await modify(deps, record, (current) => {
+            const { phase } = current.status;
+            const also = [...admission.admit, ...admission.succeed(record.id)];
+            if (phase === SandboxPhase.STOPPED || phase === SandboxPhase.STOPPING)
+              return also.length === 0 ? undefined : { patch: {}, also };
+            if (!wantsToRun(phase)) throw wrongPhase(current, "stopped");
+            const message = "the sandbox is being stopped";
+            return {
+              patch: { status: withPhase(current.status, SandboxPhase.STOPPING, "Stopping", message, clock.now()) },
+              also,
+            };
+          });
+          if (changed.status.phase === SandboxPhase.STOPPED) return respond(changed);
+          await within(deps, controller.request(record.id), STOP_GRACE_MS + 2 * STOP_REPORT_MS);
+          return respond((await store.sandboxes.byId(record.id)) ?? changed);
+        },
       );
-      const changed = await modify(deps, record, (current) => {
-        const { phase } = current.status;
-        if (phase === SandboxPhase.STOPPED || phase === SandboxPhase.STOPPING) return undefined;
-        if (!wantsToRun(phase)) throw wrongPhase(current, "stopped");
-        const status = withPhase(
-          current.status,
-          SandboxPhase.STOPPING,
-          "Stopping",
-          "the sandbox is being stopped",
-          clock.now(),
-        );
-        return { patch: { status } };
-      });
-      if (changed.status.phase !== SandboxPhase.STOPPED)
-        await within(deps, controller.request(record.id), STOP_GRACE_MS + 2 * STOP_REPORT_MS);
-      return respond((await store.sandboxes.byId(record.id)) ?? changed);
     },
 
     async startSandbox(request, context) {
-      const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name);
-      deps.log.info(
-        { [LogField.sandboxId]: record.id, [LogField.subject]: callerFrom(context).subject },
-        "start requested",
+      const workspace = namedWorkspace(request.workspaceScope);
+      return await admitted(
+        deps,
+        context,
+        { schema: StartSandboxRequestSchema, request, workspace },
+        replayById,
+        async (admission) => {
+          const record = await namedSandbox(deps, workspace, request.name);
+          logWish(record, context, "start requested");
+          const changed = await modify(deps, record, (current) => {
+            const also = [...admission.admit, ...admission.succeed(record.id)];
+            if (wantsToRun(current.status.phase)) return also.length === 0 ? undefined : { patch: {}, also };
+            if (!mayStart(current.status)) throw wrongPhase(current, "started");
+            const generation = current.generation + 1n;
+            const runtimeRecord = encodeRuntimeFacts({ ...runtimeFacts(current), awaitAttachment: false });
+            const status = startingStatus(current.status, SandboxPhase.STARTING, clock.now());
+            return {
+              patch: { generation, status, runtimeRecord },
+              also: [...also, storeNonce(deps, current.workspace, current.id, generation)],
+            };
+          });
+          void controller.request(record.id);
+          return respond(changed);
+        },
       );
-      const changed = await modify(deps, record, (current) => {
-        if (wantsToRun(current.status.phase)) return undefined;
-        if (!mayStart(current.status)) throw wrongPhase(current, "started");
-        const generation = current.generation + 1n;
-        const facts = { ...runtimeFacts(current), awaitAttachment: false };
-        return {
-          patch: {
-            generation,
-            status: startingStatus(current.status, SandboxPhase.STARTING, clock.now()),
-            runtimeRecord: encodeRuntimeFacts(facts),
-          },
-          also: [storeNonce(deps, current.workspace, current.id, generation)],
-        };
-      });
-      void controller.request(record.id);
-      return respond(changed);
     },
   };
-}
-
-/** Stores the sandbox as PROVISIONING with everything its launch needs; the controller does the rest. */
-async function createSandbox(
-  deps: ApiDeps,
-  request: CreateSandboxRequest,
-  workspace: string,
-  caller: Caller,
-  admission: Admission,
-): Promise<SandboxRecord> {
-  const { store, clock } = deps;
-  refuseUnsupported(request);
-  const spec = clone(SandboxSpecSchema, request.spec!);
-  const defaultCommand = spec.command.length === 0;
-  if (defaultCommand) {
-    spec.command = [...DEFAULT_COMMAND];
-    spec.tty = true;
-  }
-  spec.providers = [...new Set(spec.providers)];
-  spec.providerAttachmentEpoch = randomUUID();
-  await checkAttachable(deps, workspace, spec.providers);
-  if (spec.policy !== undefined) spec.policy = checkedPolicy(spec.policy, spec.providers, "spec.policy");
-  for (let attempt = 1; ; attempt++) {
-    const record = newRecord(deps, request, spec, { workspace, caller, defaultCommand });
-    await validateWithDriver(deps, record);
-    const commands: Command<unknown>[] = [
-      ...admission.admit,
-      store.sandboxes.create(record),
-      storeNonce(deps, workspace, record.id, record.generation),
-    ];
-    if (deps.driver.capabilities.identityMode === "root") commands.push(store.idBlocks.allot(record.id));
-    if (spec.policy !== undefined) {
-      const { policy } = spec;
-      const revision = { scope: record.id, hash: policyHash(policy), policy, createdAt: clock.now(), provenance: {} };
-      commands.push(store.policies.append({ ...revision, status: "pending", expectedLatest: 0 }));
-    }
-    commands.push(...admission.succeed(Buffer.from(record.id)));
-    try {
-      await write(deps, commands);
-    } catch (error) {
-      if (!isStoreError(error, "store_already_exists") || error.subject !== "sandbox") throw error;
-      if (request.name !== "") throw alreadyExists("sandbox", request.name);
-      if (attempt >= NAME_ATTEMPTS) throw error;
-      continue;
-    }
-    const facts = {
-      [LogField.sandboxId]: record.id,
-      [LogField.sandboxName]: record.name,
-      [LogField.workspace]: workspace,
-    };
-    deps.log.info({ ...facts, [LogField.subject]: caller.subject }, "sandbox created");
-    return { ...record, resourceVersion: 1n, deletionAt: undefined };
-  }
-}
-
-function refuseUnsupported(request: CreateSandboxRequest): void {
-  if (request.workloadTemplate !== "") throw notFound("sandbox template", request.workloadTemplate);
-  if (request.serviceExposures.length > 0) {
-    throw unimplemented("service exposures are not built yet in this gateway", {
-      next: "Create the sandbox without service_exposures",
-    });
-  }
-}
-
-function newRecord(
-  deps: ApiDeps,
-  request: CreateSandboxRequest,
-  spec: SandboxSpec,
-  facts: { readonly workspace: string; readonly caller: Caller; readonly defaultCommand: boolean },
-): NewSandbox {
-  const now = deps.clock.now();
-  const owner = facts.caller.ownerOfMachineFiles;
-  return {
-    id: randomUUID(),
-    name: request.name === "" ? generatedName() : request.name,
-    workspace: facts.workspace,
-    labels: { ...request.labels },
-    annotations: { ...request.annotations },
-    createdAt: now,
-    spec,
-    status: startingStatus(create(SandboxStatusSchema), SandboxPhase.PROVISIONING, now),
-    hostKeyFingerprint: "",
-    workloadTemplate: undefined,
-    generation: 1n,
-    driver: deps.driver.name,
-    driverRecord: null,
-    runtimeRecord: encodeRuntimeFacts({
-      caller: owner ? { uid: process.getuid?.() ?? 0, gid: process.getgid?.() ?? 0 } : undefined,
-      defaultCommand: facts.defaultCommand,
-      awaitAttachment: request.awaitMainProcessAttachment,
-      launchedGeneration: 0n,
-      bootId: "",
-    }),
-  };
-}
-
-/** Everything that the driver would refuse is refused before anything is stored. */
-async function validateWithDriver(deps: ApiDeps, record: NewSandbox): Promise<void> {
-  const stored: SandboxRecord = { ...record, resourceVersion: 1n, deletionAt: undefined };
-  const idBlock = deps.driver.capabilities.identityMode === "root" ? 0 : undefined;
-  const launch = { ...(await deps.launchFacts(stored)), nonce: new Uint8Array(NONCE_BYTES), idBlock };
-  await deps.driver.validate(sandboxIntent(stored, launch)).catch((error: unknown) => {
-    throw driverError(error);
-  });
 }
 
 async function deleteSandbox(
@@ -325,38 +202,6 @@ async function deleteSandbox(
   return response;
 }
 
-/** A conditional change on behalf of a caller; watchers are told. */
-async function modify(
-  deps: ApiDeps,
-  record: SandboxRecord,
-  change: (current: SandboxRecord) => SandboxChange | undefined,
-): Promise<SandboxRecord> {
-  try {
-    const changed = await deps.store.modifySandbox(record.id, change);
-    deps.feeds.of(record.id).changed();
-    deps.sessions.notify(record.id);
-    return changed;
-  } catch (error) {
-    if (isStoreError(error, "store_not_found")) throw notFound("sandbox", record.name);
-    throw admissionError(error) ?? error;
-  }
-}
-
-async function write(deps: ApiDeps, commands: readonly Command<unknown>[]): Promise<void> {
-  if (commands.length === 0) return;
-  try {
-    await deps.store.write(...commands);
-  } catch (error) {
-    throw admissionError(error) ?? error;
-  }
-}
-
-/** A fresh nonce for one generation, sealed. */
-function storeNonce(deps: ApiDeps, workspace: string, sandboxId: string, generation: bigint): Command<void> {
-  const sealed = deps.vault.seal(nonceContext(workspace, sandboxId, generation), randomBytes(NONCE_BYTES));
-  return deps.store.secrets.put(sandboxId, NONCE_SECRET, generation, sealed);
-}
-
 async function within(deps: ApiDeps, work: Promise<void>, limitMs: number): Promise<void> {
   const timer = new AbortController();
   const limit = deps.clock.sleep(limitMs, { signal: timer.signal, unref: true }).catch(() => {});
@@ -376,10 +221,4 @@ function wrongPhase(record: SandboxRecord, what: string) {
           : "Look at its phase, then try again",
     },
   );
-}
-
-const LETTERS = "bcdfghjkmnpqrstvwxz23456789";
-
-function generatedName(): string {
-  return `sandbox-${Array.from({ length: 8 }, () => LETTERS[randomInt(LETTERS.length)]).join("")}`;
 }

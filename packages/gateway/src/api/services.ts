@@ -39,6 +39,16 @@ import { watchHandlers } from "./watch.ts";
 import { workspaceHandlers } from "./workspaces.ts";
 
 const DEFAULT_WORKSPACE = "default";
+/** Sandboxes that `stopSandboxes` takes into account. */
+const MAX_STOPPED_AT_ONCE = 100_000;
+/** Phases in which something of a sandbox runs or is about to. */
+const ACTIVE_PHASES: readonly SandboxPhase[] = [
+  SandboxPhase.PROVISIONING,
+  SandboxPhase.READY,
+  SandboxPhase.STARTING,
+  SandboxPhase.UNKNOWN,
+  SandboxPhase.STOPPING,
+];
 
 /** The gateway's services over the configured compute driver. */
 export const createServices: CreateServices = async (deps) => {
@@ -164,11 +174,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     },
   });
   const running = async (): Promise<readonly string[]> => {
-    const { PROVISIONING, READY, STARTING, UNKNOWN, STOPPING } = SandboxPhase;
-    const rows = await store.sandboxes.list({
-      limit: 100_000,
-      phases: [PROVISIONING, READY, STARTING, UNKNOWN, STOPPING],
-    });
+    const rows = await store.sandboxes.list({ limit: MAX_STOPPED_AT_ONCE, phases: ACTIVE_PHASES });
     return rows.map((row) => row.id);
   };
 
@@ -187,7 +193,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     },
 
     async runningSandboxes() {
-      return (await running()).length;
+      const counts = await store.sandboxes.countByPhase();
+      return [...ACTIVE_PHASES].reduce((sum, phase) => sum + (counts.get(phase) ?? 0), 0);
     },
 
     async stopSandboxes(limitMs) {

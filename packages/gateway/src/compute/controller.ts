@@ -65,6 +65,8 @@ export class SandboxController implements HostEvents {
   readonly #launchWrites = new Map<string, Promise<unknown>>();
   /** When attaching to a sandbox began to fail; monotonic. */
   readonly #attachFailures = new Map<string, number>();
+  /** What the latest failed step said; forgotten when the sandbox runs or rests. */
+  readonly #lastFailure = new Map<string, string>();
   readonly #closed = new AbortController();
 
   constructor(deps: ControllerDeps) {
@@ -110,6 +112,7 @@ export class SandboxController implements HostEvents {
     this.#provisioning.delete(id);
     this.#retries.delete(id);
     this.#attachFailures.delete(id);
+    this.#lastFailure.delete(id);
   }
 
   /** Sets the phase to ERROR unless somebody meant something else meanwhile, then releases compute. */
@@ -241,7 +244,8 @@ export class SandboxController implements HostEvents {
         // What is left of the generation before must be gone first; nothing is the usual case.
         const before = await driver.inspect(record.id);
         if (before?.running !== undefined && before.generation !== record.generation) await driver.stop(record.id);
-        started = await driver.start(intent);
+        // It may have been stopped before it was ever created.
+        started = before === undefined ? await driver.create(intent) : await driver.start(intent);
       }
       this.#recordLaunch(record, started);
       return started;
@@ -350,6 +354,7 @@ export class SandboxController implements HostEvents {
     this.#provisioning.delete(id);
     this.#draining.delete(id);
     this.#attachFailures.delete(id);
+    this.#lastFailure.delete(id);
     this.#deps.attachments.reset(id);
     this.#deps.broker.rejectPending(id, unavailable("the sandbox has ended; nothing was started"));
     this.#deps.sessions.notify(id);
@@ -363,8 +368,10 @@ export class SandboxController implements HostEvents {
     this.#deps.clock.sleep(PROVISIONING_LIMIT_MS, { signal: timer.signal, unref: true }).then(
       () => {
         this.#provisioning.delete(record.id);
+        const cause = this.#lastFailure.get(record.id);
         const message = `the sandbox was not ready within ${PROVISIONING_LIMIT_MS / 1000} s`;
-        return this.fail(record.id, record.generation, "ProvisioningTimedOut", message);
+        const text = cause === undefined ? message : `${message}; the last attempt failed: ${cause}`;
+        return this.fail(record.id, record.generation, "ProvisioningTimedOut", text);
       },
       () => {},
     );
@@ -383,6 +390,7 @@ export class SandboxController implements HostEvents {
       { [LogField.sandboxId]: id, err: error, attempt, retry_ms: waitMs },
       "sandbox operation failed",
     );
+    this.#lastFailure.set(id, describeError(error));
     void this.#noteFailure(id, describeError(error)).catch(() => {});
     this.#deps.clock.sleep(waitMs, { signal: cancel.signal, unref: true }).then(
       () => this.request(id),
@@ -390,12 +398,14 @@ export class SandboxController implements HostEvents {
     );
   }
 
-  /** Shows why a stop or delete does not get on; a start shows it when it fails for good. */
+  /** Shows why a step does not get on while it is repeated. */
   async #noteFailure(id: string, message: string): Promise<void> {
     await this.#change(id, ({ status }) => {
       const reasons: Partial<Record<Phase, ReadyReason>> = {
         [SandboxPhase.DELETING]: "DeleteFailed",
         [SandboxPhase.STOPPING]: "StopFailed",
+        [SandboxPhase.PROVISIONING]: "DependenciesNotReady",
+        [SandboxPhase.STARTING]: "DependenciesNotReady",
       };
       const reason = reasons[status.phase];
       if (reason === undefined) return undefined;

@@ -26,6 +26,8 @@ export const PLATFORM_EVENTS = 50;
 export const LOG_BYTES = 1024 * 1024;
 /** Characters of one log line; the rest is cut. */
 export const LOG_LINE_CHARACTERS = 8_192;
+/** Structured fields kept of one log line. */
+export const LOG_FIELDS = 32;
 /** Items that one watcher may lag behind before it is told that it missed some. */
 export const WATCH_QUEUE = 1_024;
 /** Streams that may watch one sandbox. */

@@ -4,7 +4,15 @@ import type { LogBatch } from "@openshell/api/generated/openshell/supervisor/v1/
 import { toTimestamp } from "@openshell/api/times.ts";
 import { escapeUntrusted } from "@openshell/base";
 import { BoundedQueue } from "../sessions/queue.ts";
-import { LOG_BYTES, LOG_LINE_CHARACTERS, LOG_LINES, MAX_WATCHERS, PLATFORM_EVENTS, WATCH_QUEUE } from "./limits.ts";
+import {
+  LOG_BYTES,
+  LOG_FIELDS,
+  LOG_LINE_CHARACTERS,
+  LOG_LINES,
+  MAX_WATCHERS,
+  PLATFORM_EVENTS,
+  WATCH_QUEUE,
+} from "./limits.ts";
 
 /** One kept item; `sequence` is the position in the sandbox's space of cursors. */
 export type FeedItem =
@@ -73,7 +81,7 @@ export class SandboxFeed {
           target: escapeUntrusted(line.target, 256),
           message: escapeUntrusted(line.message, LOG_LINE_CHARACTERS),
           source: line.source === "gateway" ? "gateway" : "sandbox",
-          fields: line.fields,
+          fields: escapedFields(line.fields),
         }),
       );
     }
@@ -175,6 +183,12 @@ export class SandboxFeed {
   #publish(item: FeedItem): void {
     for (const watcher of this.#watchers) if (!watcher.queue.offer(item)) watcher.missed += 1;
   }
+}
+
+/** Fields may quote what an agent chose; at most {@link LOG_FIELDS} are kept. */
+function escapedFields(fields: Readonly<Record<string, string>>): Record<string, string> {
+  const kept = Object.entries(fields).slice(0, LOG_FIELDS);
+  return Object.fromEntries(kept.map(([key, value]) => [escapeUntrusted(key, 64), escapeUntrusted(value)]));
 }
 
 /** The feeds of all sandboxes that anything was said about. */

@@ -27,5 +27,7 @@ export const TOKEN_RENEWAL_TICK_MS = 10 * 60_000;
 export const MAX_CONFIG_BYTES = 3 * 1024 * 1024;
 /** Characters of a failure's message that is stored or shown. */
 export const MAX_FAILURE_TEXT = 1024;
+/** Calls that may wait for the session of one sandbox. */
+export const MAX_SESSION_WAITERS = 1024;
 /** Sandboxes one host may say that it holds. */
 export const MAX_HELD_SANDBOXES = 10_000;

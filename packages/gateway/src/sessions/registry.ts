@@ -1,6 +1,7 @@
-import { unavailable } from "@openshell/api/errors.ts";
+import { resourceExhausted, unavailable } from "@openshell/api/errors.ts";
 import type { Clock } from "@openshell/base";
 import { SessionRefused } from "./failure.ts";
+import { MAX_SESSION_WAITERS } from "./limits.ts";
 import type { SupervisorSession } from "./session.ts";
 
 /** The one current session of each sandbox. A later session replaces the earlier one; the end of a replaced one changes nothing. */
@@ -80,6 +81,9 @@ export class SessionRegistry {
     if (waiters === undefined) {
       waiters = new Set();
       this.#waiters.set(sandboxId, waiters);
+    }
+    if (waiters.size >= MAX_SESSION_WAITERS) {
+      throw resourceExhausted(`more than ${MAX_SESSION_WAITERS} calls wait for this sandbox`, { next: "Try again" });
     }
     waiters.add(resolve);
     const cancel = (): void => {
