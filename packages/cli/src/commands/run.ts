@@ -65,7 +65,10 @@ export async function run(context: Context, args: Args): Promise<number> {
   await sayWhere(context, volumes, workdir);
 
   using interruption = Interruption.listen();
-  using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the sandbox");
+  const running = new AbortController();
+  using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the sandbox", () => {
+    void whenRunning(context, name, running.signal).then(() => progress.stop());
+  });
   let made = false;
   const remove = async (): Promise<void> => {
     if (!made || keep) return;
@@ -121,6 +124,7 @@ export async function run(context: Context, args: Args): Promise<number> {
       context.surroundings,
     );
     progress.stop();
+    running.abort();
     if (result.kind === "detached") {
       await context.say(`detached; ${name} runs on`);
       return EXIT.ok;
@@ -132,6 +136,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     return code;
   } catch (failure) {
     progress.stop();
+    running.abort();
     const error = await startFailure(context, failure, args.command, volumes);
     await remove().catch((reason: unknown) =>
       context.warn(`sandbox ${name} could not be removed: ${(reason as Error).message}`),
@@ -139,6 +144,16 @@ export async function run(context: Context, args: Args): Promise<number> {
     if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
     throw error;
   }
+}
+
+/** Resolves when the main process runs or has ended, or when that cannot be told. A silent command shows no progress. */
+async function whenRunning(context: Context, name: string, signal: AbortSignal): Promise<void> {
+  const { waitForPhase } = await import("../model/wait.ts");
+  await waitForPhase(context, name, {
+    until: ["Ready", "Completed", "Stopped", "Deleting"],
+    failed: ["Error"],
+    signal,
+  }).catch(() => {});
 }
 
 /**

@@ -16,24 +16,30 @@ export interface WaitOptions {
   readonly until: readonly string[];
   /** Phases that end it as a failure. */
   readonly failed: readonly string[];
-  /** What is being waited for, for people. */
-  readonly doing: string;
-  readonly limitVariable: "OPENSHELL_PROVISION_TIMEOUT" | "OPENSHELL_LIFECYCLE_TIMEOUT";
+  /** What is being waited for, for people; without it nothing is shown. */
+  readonly doing?: string;
+  readonly limitVariable?: "OPENSHELL_PROVISION_TIMEOUT" | "OPENSHELL_LIFECYCLE_TIMEOUT";
+  /** Ends the wait early, as its limit would. */
+  readonly signal?: AbortSignal;
 }
 
 /** Watches a sandbox until it is in one of the phases. Throws when it fails, vanishes, or the limit passes. */
 export async function waitForPhase(context: Context, name: string, options: WaitOptions): Promise<SandboxView> {
   const target = await context.ensureGateway();
-  const seconds = limitSeconds(context, options.limitVariable);
+  const limitVariable = options.limitVariable ?? "OPENSHELL_LIFECYCLE_TIMEOUT";
+  const seconds = limitSeconds(context, limitVariable);
   const stop = new AbortController();
   const timer = setTimeout(() => stop.abort(), seconds * 1000);
-  using progress = Progress.start(context.surroundings.stderr, context.err, `${options.doing} ${name}`);
+  options.signal?.addEventListener("abort", () => stop.abort(), { once: true });
+  const doing = options.doing ?? "Waiting for";
+  const { stderr } = context.surroundings;
+  using progress = options.doing === undefined ? undefined : Progress.start(stderr, context.err, `${doing} ${name}`);
   let last: SandboxView | undefined;
   try {
     const request = { workspaceScope: context.scope, sandbox: name, followStatus: true, followEvents: true };
     for await (const event of streamJson(target.endpoint, "WatchSandbox", request, stop.signal)) {
       const warning = object(event["warning"])["message"];
-      if (warning !== undefined) await context.warn(cell(warning));
+      if (warning !== undefined && progress !== undefined) await context.warn(cell(warning));
       if (event["sandbox"] === undefined) continue;
       last = sandboxView(event["sandbox"]);
       if (options.until.includes(last.phase)) return last;
@@ -42,13 +48,13 @@ export async function waitForPhase(context: Context, name: string, options: Wait
           next: `openshell logs ${name} shows what happened; openshell sandbox delete ${name} removes it`,
         });
       }
-      progress.update(`${options.doing} ${name}: ${last.phase}`);
+      progress?.update(`${doing} ${name}: ${last.phase}`);
     }
   } catch (error) {
     if (!stop.signal.aborted) throw error;
-    throw new CliError(`${options.doing.toLowerCase()} ${name} timed out after ${seconds} s`, {
+    throw new CliError(`${doing} ${name} timed out after ${seconds} s`, {
       details: last === undefined ? [] : [`${last.phase}, ${notReadyReason(last) ?? "no reason given"}`],
-      next: `Look at openshell sandbox get ${name}; ${options.limitVariable} sets a longer limit in seconds`,
+      next: `Look at openshell sandbox get ${name}; ${limitVariable} sets a longer limit in seconds`,
     });
   } finally {
     clearTimeout(timer);

@@ -13,6 +13,7 @@ export class Progress implements Disposable {
   #timer: NodeJS.Timeout | undefined;
   #shown = false;
   #frame = 0;
+  #onShow: (() => void) | undefined;
   readonly #started = performance.now();
 
   constructor(stream: NodeJS.WriteStream, style: Style, text: string) {
@@ -21,9 +22,13 @@ export class Progress implements Disposable {
     this.#text = text;
   }
 
-  /** Begins to show `text` after {@link PROGRESS_DELAY_MS}. Does nothing when the stream is no terminal. */
-  static start(stream: NodeJS.WriteStream, style: Style, text: string): Progress {
+  /**
+   * Begins to show `text` after {@link PROGRESS_DELAY_MS}; `onShow` is called then, to look closer at what takes so long.
+   * Does nothing when the stream is no terminal.
+   */
+  static start(stream: NodeJS.WriteStream, style: Style, text: string, onShow?: () => void): Progress {
     const progress = new Progress(stream, style, text);
+    progress.#onShow = onShow;
     if (stream.isTTY) {
       progress.#timer = setTimeout(() => progress.#animate(), PROGRESS_DELAY_MS);
       progress.#timer.unref();
@@ -49,6 +54,7 @@ export class Progress implements Disposable {
   }
 
   #animate(): void {
+    if (!this.#shown) this.#onShow?.();
     this.#draw();
     this.#timer = setTimeout(() => this.#animate(), FRAME_MS);
     this.#timer.unref();

@@ -1,0 +1,133 @@
+import type { ServerHttp2Stream } from "node:http2";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
+import { ExecSandboxEventSchema, ExecSandboxInputSchema } from "@openshell/api/generated/openshell_pb.js";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { envelope, FakeGateway } from "../testing/fake-gateway.ts";
+import { runCommandLine } from "../testing/surroundings.ts";
+import { FrameSplitter } from "../transport/framing.ts";
+import { inFolder, mountedWorkdir } from "./run.ts";
+
+let gateway: FakeGateway;
+beforeEach(async () => {
+  gateway = await FakeGateway.start();
+  gateway.answers.set("CreateSandbox", (message) => ({
+    message: { sandbox: { metadata: { name: message["name"] }, status: { phase: "SANDBOX_PHASE_PROVISIONING" } } },
+  }));
+  gateway.answers.set("DeleteSandbox", { message: { outcome: "DELETION_OUTCOME_COMPLETED" } });
+});
+afterEach(() => gateway[Symbol.asyncDispose]());
+
+const event = (payload: Parameters<typeof create<typeof ExecSandboxEventSchema>>[1]) =>
+  envelope(toBinary(ExecSandboxEventSchema, create(ExecSandboxEventSchema, payload)), 0);
+const output = (kind: "stdout" | "stderr", text: string) =>
+  event({ payload: { case: kind, value: { data: Buffer.from(text) } } });
+const exit = (exitCode: number) => event({ payload: { case: "exit", value: { exitCode } } });
+
+/** Answers an attachment with these frames once the input has ended; gives what arrived. */
+function serve(frames: readonly Buffer[]): { headers: Record<string, unknown>; messages: unknown[] } {
+  const seen = { headers: {} as Record<string, unknown>, messages: [] as unknown[] };
+  gateway.onStream = (stream: ServerHttp2Stream, headers) => {
+    seen.headers = headers;
+    stream.respond({ ":status": 200, "content-type": "application/grpc+proto" }, { waitForTrailers: true });
+    stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" }));
+    const splitter = new FrameSplitter();
+    stream.on("data", (chunk: Buffer) => {
+      for (const { data } of splitter.push(chunk)) seen.messages.push(fromBinary(ExecSandboxInputSchema, data).payload);
+    });
+    stream.on("end", () => {
+      for (const frame of frames) stream.write(frame);
+      stream.end();
+    });
+  };
+  return seen;
+}
+
+const run = (argv: string[], options: Parameters<typeof runCommandLine>[1] = {}) =>
+  runCommandLine(["run", ...argv], { ...options, env: { ...gateway.env, ...options.env } });
+const methods = (): string[] => gateway.calls.map((call) => call.method);
+
+test("creates, attaches, passes both ways, removes, and ends with the command's status", async () => {
+  const seen = serve([output("stdout", "out"), output("stderr", "err"), output("stdout", "more"), exit(7)]);
+  const result = await run(["--", "cmd", "arg"], { stdin: "typed" });
+  expect(result).toEqual({ code: 7, stdout: "outmore", stderr: "err" });
+  expect(methods()).toEqual(["CreateSandbox", "DeleteSandbox"]);
+  const name = gateway.calls[0]?.message["name"] as string;
+  expect(name).toMatch(/^run-[a-z0-9]{10}$/);
+  expect(gateway.calls[1]?.message).toMatchObject({ name, allowMissing: true });
+  expect(seen.headers["openshell-attach"]).toBe("main-process");
+  const [start, stdin] = seen.messages as [unknown, { case: string; value: Uint8Array }];
+  expect(start).toMatchObject({ case: "start", value: { sandbox: name, command: [] } });
+  expect([stdin.case, Buffer.from(stdin.value).toString()]).toEqual(["stdin", "typed"]);
+});
+
+test("--keep leaves the sandbox and says so", async () => {
+  serve([exit(0)]);
+  const result = await run(["--keep", "--name", "mine", "true"]);
+  expect(result).toMatchObject({ code: 0, stderr: expect.stringContaining("openshell sandbox delete mine") });
+  expect(methods()).toEqual(["CreateSandbox"]);
+});
+
+test("an attachment that fails is an error, and the sandbox is removed all the same", async () => {
+  gateway.onStream = (stream) =>
+    stream.respond(
+      { ":status": 200, "content-type": "application/grpc", "grpc-status": "9", "grpc-message": "it does not run" },
+      { endStream: true },
+    );
+  expect(await run(["--", "x"])).toMatchObject({ code: 1, stdout: "", stderr: "error: it does not run\n" });
+  expect(methods()).toEqual(["CreateSandbox", "DeleteSandbox"]);
+});
+
+test("an end without a status is an error, never a status", async () => {
+  serve([output("stdout", "half")]);
+  const result = await run(["--", "x"]);
+  expect(result).toMatchObject({ code: 1, stdout: "half" });
+  expect(result.stderr).toContain("without telling its status");
+});
+
+test("a refused creation removes nothing: the name may be somebody else's", async () => {
+  gateway.answers.set("CreateSandbox", { error: { code: "already_exists", message: "it exists" }, status: 409 });
+  expect(await run(["--name", "theirs", "--", "x"])).toMatchObject({ code: 1 });
+  gateway.answers.set("CreateSandbox", { raw: "", status: 502 });
+  expect(await run(["--name", "theirs", "--", "x"])).toMatchObject({ code: 1 });
+  expect(methods()).toEqual(["CreateSandbox", "CreateSandbox"]);
+  // Under a name of our own a lost answer may have left a sandbox behind.
+  expect(await run(["--", "x"])).toMatchObject({ code: 1 });
+  expect(methods()).toEqual(["CreateSandbox", "CreateSandbox", "CreateSandbox", "DeleteSandbox"]);
+});
+
+test("a program that cannot be started inside ends with 127 or 126 as in a shell", async () => {
+  const fail = (message: string): void => {
+    gateway.onStream = (stream) =>
+      stream.respond(
+        { ":status": 200, "content-type": "application/grpc", "grpc-status": "9", "grpc-message": message },
+        { endStream: true },
+      );
+  };
+  fail("does not run: exec: ENOENT: no such file or directory");
+  expect(await run(["--", "nosuch"])).toMatchObject({
+    code: 127,
+    stderr: expect.stringContaining("nosuch does not exist in the sandbox"),
+  });
+  fail("does not run: exec: EACCES: permission denied");
+  expect(await run(["--", "/etc/passwd"])).toMatchObject({ code: 126 });
+});
+
+test("a terminal is told where the command works", async () => {
+  serve([exit(0)]);
+  const at = async (argv: string[]): Promise<string> =>
+    (await run([...argv, "--no-tty", "--", "x"], { columns: 100, cwd: "/home/me/p", env: { NO_COLOR: "1" } })).stderr;
+  expect(await at([])).toBe(
+    'openshell: working in the sandbox\'s own home; the current folder is not mounted (--volume "$PWD:/work" does that)\n',
+  );
+  expect(await at(["--volume", "/home/me:/work"])).toBe("openshell: working in /work/p, which is the current folder\n");
+});
+
+test("the mounted current folder is where the command starts", () => {
+  const volume = (source: string, target: string) => ({ source, target, access: "rw" });
+  expect(mountedWorkdir("/a/b", [volume("/a/b", "/work")])).toBe("/work");
+  expect(mountedWorkdir("/a/b/c", [volume("/a/b", "/work"), volume("/x", "/y")])).toBe("/work/c");
+  expect(mountedWorkdir("/a/bc", [volume("/a/b", "/work")])).toBeUndefined();
+  expect(mountedWorkdir("/a/b", [volume("/a", "/one"), volume("/a/b", "/two")])).toBeUndefined();
+  expect(inFolder(["ls"], undefined)).toEqual(["ls"]);
+  expect(inFolder([], "/work").slice(-3)).toEqual(["/work", "/bin/bash", "-l"]);
+});

@@ -1,0 +1,65 @@
+import { expect, test } from "vitest";
+import { splitWords } from "./dispatch.ts";
+import { runCommandLine } from "./testing/surroundings.ts";
+
+test("the command is found behind global options", () => {
+  expect(splitWords(["-g", "sandbox", "--workspace", "w", "sandbox", "list", "-o", "json"], 2)).toEqual({
+    words: ["sandbox", "list"],
+    rest: ["-g", "sandbox", "--workspace", "w", "-o", "json"],
+  });
+  expect(splitWords(["run", "--", "list"], 2)).toEqual({ words: ["run"], rest: ["--", "list"] });
+  expect(splitWords(["run", "ls", "-la"], 1)).toEqual({ words: ["run"], rest: ["ls", "-la"] });
+});
+
+test("no command, a group alone and --help print help with status 0", async () => {
+  for (const argv of [[], ["--help"], ["-h"]]) {
+    const { code, stdout, stderr } = await runCommandLine(argv);
+    expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
+    for (const title of [
+      "SANDBOX COMMANDS",
+      "GATEWAY COMMANDS",
+      "ADDITIONAL COMMANDS",
+      "FLAGS",
+      "EXAMPLES",
+      "LEARN MORE",
+    ]) {
+      expect(stdout).toContain(title);
+    }
+  }
+  for (const argv of [["sandbox"], ["sb", "--help"]]) {
+    expect((await runCommandLine(argv)).stdout).toContain("openshell sandbox COMMAND");
+  }
+  const { stdout } = await runCommandLine(["sandbox", "exec", "--help"]);
+  expect(stdout).toContain("openshell sandbox exec [SANDBOX] [OPTIONS] -- COMMAND…");
+});
+
+test("--version in every place", async () => {
+  for (const argv of [["--version"], ["-V"], ["sandbox", "-V"], ["sandbox", "list", "--version"]]) {
+    const { code, stdout } = await runCommandLine(argv);
+    expect({ code, stdout }).toEqual({ code: 0, stdout: expect.stringMatching(/^openshell \d+\.\d+\.\d+\n$/) });
+  }
+});
+
+test("wrong words end with status 2, a cause and a next step", async () => {
+  const cases: [string[], string, string][] = [
+    [["snadbox"], 'there is no command "snadbox"', "Did you mean openshell sandbox?"],
+    [["sandbox", "lst"], 'openshell sandbox has no command "lst"', "Did you mean openshell sandbox list?"],
+    [["xyzzy"], 'there is no command "xyzzy"', "See openshell --help"],
+    [["--frobnicate"], "unknown option --frobnicate", "See openshell --help"],
+    [["sandbox", "list", "--naems"], "unknown option --naems", "Did you mean --names?"],
+    [["sandbox", "list", "--", "x"], "openshell sandbox list runs no command", 'Remove "--" and what follows'],
+  ];
+  for (const [argv, message, next] of cases) {
+    const { code, stdout, stderr } = await runCommandLine(argv);
+    expect({ code, stdout, stderr }).toEqual({ code: 2, stdout: "", stderr: `error: ${message}\n  next: ${next}\n` });
+  }
+});
+
+test("colours follow the stream, --color and NO_COLOR", async () => {
+  const sequence = "\u001b[";
+  expect((await runCommandLine(["--help"])).stdout).not.toContain(sequence);
+  expect((await runCommandLine(["--help"], { columns: 80 })).stdout).toContain(sequence);
+  expect((await runCommandLine(["--help"], { columns: 80, env: { NO_COLOR: "1" } })).stdout).not.toContain(sequence);
+  expect((await runCommandLine(["--help"], { columns: 80, env: { NO_COLOR: "" } })).stdout).toContain(sequence);
+  expect((await runCommandLine(["--help"], { columns: 80, env: { TERM: "dumb" } })).stdout).not.toContain(sequence);
+});
