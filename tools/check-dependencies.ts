@@ -14,7 +14,8 @@ export const allowed: Readonly<Record<string, readonly string[]>> = {
   api: ["base"],
   rpc: ["base", "api"],
   policy: ["base", "api"],
-  credentials: ["base", "api"],
+  // Endpoints of credentials are host patterns and path selectors as in policies; a second implementation could disagree.
+  credentials: ["base", "api", "policy"],
   ocsf: ["base", "api"],
   profiles: ["base", "api"],
   boundary: ["base"],

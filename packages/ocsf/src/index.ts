@@ -1,5 +1,6 @@
 /** Security events: typed facts → OCSF 1.8.0 JSON lines and one shorthand line each. Pure but for writer and files. */
 export * from "./enums.ts";
+export * from "./event-log.ts";
 export * from "./events.ts";
 export * from "./fold.ts";
 export * from "./record.ts";

@@ -1,146 +1,160 @@
 /**
- * Events of one sandbox into files: a shorthand line each, and a JSON record each when that is switched on. Emitting
- * never waits and never throws; what is lost is counted and told by an event of its own.
+ * Append-only log files of one kind in one folder: `<prefix>.<YYYY-MM-DD>[.<n>]<suffix>`. Writers never wait: lines go
+ * to a bounded queue that one writer empties; what does not fit is counted and dropped.
  */
-import { randomUUID } from "node:crypto";
+import { constants } from "node:fs";
+import { type FileHandle, open, readdir, stat, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import type { Clock } from "@openshell/base/clock.ts";
-import type { OcsfEvent } from "./events.ts";
-import { DenialFolder } from "./fold.ts";
-import { type RecordContext, toRecord } from "./record.ts";
-import { RotatingFile } from "./rotating-file.ts";
-import { shorthand, shorthandLine } from "./shorthand.ts";
 
-/** Room for the events of one sandbox. */
-export const EventLimit = {
-  fileBytes: 64 * 1024 * 1024,
-  /** JSON records, all files. */
-  jsonBytes: 192 * 1024 * 1024,
-  /** Shorthand lines, all files; with the JSON records 256 MiB. */
-  lineBytes: 64 * 1024 * 1024,
-  /** One shorthand file: a quarter of their room, so that a rotation keeps most of the past. */
-  lineFileBytes: 16 * 1024 * 1024,
-  /** Waiting to be written, for each of the two. */
-  queueBytes: 4 * 1024 * 1024,
-  /** After this long without a further event, folded denials are told, milliseconds. */
-  foldDelay: 1000,
-} as const;
-
-export interface EventLogOptions {
-  /** Folder of the sandbox's logs; exists, owned by us, 0700. */
+export interface RotatingFileOptions {
   readonly directory: string;
-  readonly context: RecordContext;
+  readonly prefix: string;
+  /** With its dot: `.jsonl`, `.log`. */
+  readonly suffix: string;
+  readonly maxFileBytes: number;
+  /** All files of this kind together; the oldest go first. */
+  readonly maxTotalBytes: number;
+  readonly maxQueueBytes: number;
   readonly clock: Clock;
-  /** Write JSON records too. Default: true. */
-  readonly json?: boolean;
-  /** Every written event's shorthand, for `logs`; must not throw and not wait. */
-  readonly onLine?: (line: { readonly time: number; readonly text: string; readonly event: OcsfEvent }) => void;
-  /** Failures of the file system. */
-  readonly onError?: (error: unknown) => void;
+  /** Told once for each failure of the file system; the lines concerned are lost and counted. */
+  readonly onError: (error: unknown) => void;
 }
 
-export class EventLog implements AsyncDisposable {
-  readonly #options: EventLogOptions;
-  readonly #folder = new DenialFolder();
-  readonly #lines: RotatingFile;
-  readonly #records: RotatingFile;
-  #json: boolean;
-  #timer = false;
-  readonly #stop = new AbortController();
+/** Bytes of one write call. */
+const BATCH_BYTES = 256 * 1024;
 
-  constructor(options: EventLogOptions) {
+export class RotatingFile implements AsyncDisposable {
+  readonly #options: RotatingFileOptions;
+  readonly #pattern: RegExp;
+  #queue: string[] = [];
+  #queuedBytes = 0;
+  #dropped = 0;
+  #writing: Promise<void> | undefined;
+  #file: { handle: FileHandle; name: string; day: string; size: number } | undefined;
+  #closed = false;
+
+  constructor(options: RotatingFileOptions) {
     this.#options = options;
-    this.#json = options.json ?? true;
-    const shared = {
-      directory: options.directory,
-      maxQueueBytes: EventLimit.queueBytes,
-      clock: options.clock,
-      onError: options.onError ?? (() => {}),
-    };
-    this.#lines = new RotatingFile({
-      ...shared,
-      prefix: "openshell",
-      suffix: ".log",
-      maxFileBytes: EventLimit.lineFileBytes,
-      maxTotalBytes: EventLimit.lineBytes,
-    });
-    this.#records = new RotatingFile({
-      ...shared,
-      prefix: "openshell-ocsf",
-      suffix: ".jsonl",
-      maxFileBytes: EventLimit.fileBytes,
-      maxTotalBytes: EventLimit.jsonBytes,
-    });
-  }
-
-  /** Switches JSON records (the setting `ocsf_json_enabled`). */
-  set json(enabled: boolean) {
-    this.#json = enabled;
-  }
-
-  emit(event: OcsfEvent): void {
-    for (const due of this.#folder.offer(event)) this.#write(due);
-    if (this.#folder.pending) this.#scheduleFold();
-  }
-
-  /** Everything emitted so far is in the files, folded counts included. */
-  async flush(): Promise<void> {
-    this.#tellFolded();
-    await Promise.all([this.#lines.flush(), this.#records.flush()]);
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#stop.abort();
-    this.#tellFolded();
-    await Promise.all([this.#lines[Symbol.asyncDispose](), this.#records[Symbol.asyncDispose]()]);
-  }
-
-  /** A program's log line beside the events: `<time> <LEVEL> <target>: <message>`. The text must be escaped and free of secrets. */
-  line(time: number, level: string, target: string, message: string): void {
-    this.#lines.append(`${new Date(time).toISOString()} ${level} ${target}: ${message}`);
-  }
-
-  #scheduleFold(): void {
-    if (this.#timer) return;
-    this.#timer = true;
-    this.#options.clock.sleep(EventLimit.foldDelay, { signal: this.#stop.signal, unref: true }).then(
-      () => {
-        this.#timer = false;
-        this.#tellFolded();
-      },
-      () => {
-        this.#timer = false;
-      },
+    this.#pattern = new RegExp(
+      `^${escapeRegExp(options.prefix)}\\.(\\d{4}-\\d{2}-\\d{2})(?:\\.(\\d+))?${escapeRegExp(options.suffix)}$`,
     );
   }
 
-  #tellFolded(): void {
-    for (const event of this.#folder.drain()) this.#write(event);
+  /** Lines lost since the last call, to full queues and failed writes. */
+  takeDropped(): number {
+    const dropped = this.#dropped;
+    this.#dropped = 0;
+    return dropped;
   }
 
-  #write(event: OcsfEvent): void {
-    const dropped = this.#lines.takeDropped() + this.#records.takeDropped();
-    if (dropped > 0) {
-      this.#store({
-        class: "base",
-        time: event.time,
-        severity: "medium",
-        status: "failure",
-        message: "events were lost: the log could not keep up or could not be written",
-        attributes: { dropped },
-      });
+  /** Queues a line (without its line end); false when it was dropped. */
+  append(line: string): boolean {
+    // UTF-8 takes at most three bytes a UTF-16 unit; the bound need not be exact.
+    const bytes = line.length + 1;
+    if (this.#closed || this.#queuedBytes + bytes > this.#options.maxQueueBytes) {
+      this.#dropped += 1;
+      return false;
     }
-    this.#store(event);
+    this.#queue.push(line);
+    this.#queuedBytes += bytes;
+    this.#writing ??= this.#drain();
+    return true;
   }
 
-  #store(event: OcsfEvent): void {
-    this.#lines.append(shorthandLine(event));
-    if (this.#json) this.#records.append(JSON.stringify(toRecord(event, this.#options.context, randomUUID())));
-    this.#options.onLine?.({ time: event.time, text: shorthand(event), event });
+  /** Resolves when everything queued so far is in the file. */
+  async flush(): Promise<void> {
+    while (this.#writing !== undefined) await this.#writing;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    await this.flush();
+    await this.#file?.handle.close();
+    this.#file = undefined;
+  }
+
+  async #drain(): Promise<void> {
+    // Lines of one tick go out together.
+    await Promise.resolve();
+    while (this.#queue.length > 0) {
+      const batch: string[] = [];
+      let characters = 0;
+      while (this.#queue.length > batch.length && characters < BATCH_BYTES) {
+        const line = this.#queue[batch.length] as string;
+        batch.push(line);
+        characters += line.length + 1;
+      }
+      this.#queue = this.#queue.slice(batch.length);
+      this.#queuedBytes -= characters;
+      try {
+        await this.#write(Buffer.from(`${batch.join("\n")}\n`, "utf8"));
+      } catch (error) {
+        this.#dropped += batch.length;
+        await this.#file?.handle.close().catch(() => {});
+        this.#file = undefined;
+        this.#options.onError(error);
+      }
+    }
+    this.#writing = undefined;
+  }
+
+  async #write(data: Buffer): Promise<void> {
+    const day = new Date(this.#options.clock.now()).toISOString().slice(0, 10);
+    const current = this.#file;
+    if (current === undefined || current.day !== day || current.size + data.length > this.#options.maxFileBytes) {
+      await this.#rotate(day, data.length);
+    }
+    const file = this.#file;
+    if (file === undefined) throw new Error("no log file is open");
+    let written = 0;
+    while (written < data.length) {
+      const { bytesWritten } = await file.handle.write(data, written);
+      written += bytesWritten;
+    }
+    file.size += data.length;
+  }
+
+  /** Opens the day's newest file that has room, or the next one, after making room in the folder. */
+  async #rotate(day: string, needed: number): Promise<void> {
+    await this.#file?.handle.close();
+    this.#file = undefined;
+    const existing = await this.#list();
+    const today = existing.filter((entry) => entry.day === day);
+    let number = today.reduce((highest, entry) => Math.max(highest, entry.number), -1);
+    const newest = today.find((entry) => entry.number === number);
+    if (newest === undefined || newest.size + needed > this.#options.maxFileBytes) number += 1;
+    const { prefix, suffix, directory } = this.#options;
+    const name = `${prefix}.${day}${number === 0 ? "" : `.${number}`}${suffix}`;
+    await this.#makeRoom(existing.filter((entry) => entry.name !== name));
+    // No link is followed: the folder is ours, but a mistake in its rights must not become a write elsewhere.
+    const flags = constants.O_APPEND | constants.O_CREAT | constants.O_WRONLY | constants.O_NOFOLLOW;
+    const handle = await open(join(directory, name), flags, 0o600);
+    this.#file = { handle, name, day, size: (await handle.stat()).size };
+  }
+
+  async #makeRoom(others: readonly { name: string; size: number }[]): Promise<void> {
+    let total = others.reduce((sum, entry) => sum + entry.size, 0);
+    for (const entry of others) {
+      if (total + this.#options.maxFileBytes <= this.#options.maxTotalBytes) return;
+      await unlink(join(this.#options.directory, entry.name));
+      total -= entry.size;
+    }
+  }
+
+  /** Our files, oldest first. */
+  async #list(): Promise<{ name: string; day: string; number: number; size: number }[]> {
+    const entries: { name: string; day: string; number: number; size: number }[] = [];
+    for (const name of await readdir(this.#options.directory)) {
+      const match = this.#pattern.exec(name);
+      if (match === null) continue;
+      const { size } = await stat(join(this.#options.directory, name));
+      entries.push({ name, day: match[1] as string, number: Number(match[2] ?? 0), size });
+    }
+    return entries.sort((a, b) => (a.day < b.day ? -1 : a.day > b.day ? 1 : a.number - b.number));
   }
 }
 
-/** Where the shorthand file of a day is, for readers. */
-export function lineFilePath(directory: string, day: string): string {
-  return join(directory, `openshell.${day}.log`);
+function escapeRegExp(text: string): string {
+  return text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 }

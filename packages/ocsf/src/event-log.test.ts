@@ -3,9 +3,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Clock } from "@openshell/base/clock.ts";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { EventLog } from "./event-log.ts";
 import type { OcsfEvent } from "./events.ts";
-import { RotatingFile } from "./rotating-file.ts";
-import { EventLog } from "./writer.ts";
+import { RotatingFile } from "./writer.ts";
 
 let directory: string;
 let now = Date.UTC(2026, 10, 29, 12);
