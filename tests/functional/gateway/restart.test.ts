@@ -1,7 +1,7 @@
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import type { Client } from "@connectrpc/connect";
+import { type Client, Code } from "@connectrpc/connect";
 import { type OpenShell, SandboxPhase } from "@openshell/api";
 import { describe, expect, it } from "vitest";
 import { expectNoLeaks, runProcesses, takeInventory } from "../../support/leaks.ts";
@@ -91,8 +91,19 @@ describe("a gateway that ends and starts again", () => {
       expect(await gateway.http("/healthz")).toMatchObject({ status: 200 });
 
       const hosts = hostPids(gateway);
+      const underWay = run(gateway.local(), "box", "sleep", "100").catch((error: unknown) => error);
+      const watching = gateway.local().watchSandbox({ workspaceScope, sandbox: "box", followStatus: true });
+      const watched = (async () => {
+        for await (const event of watching) void event;
+      })().catch((error: unknown) => error);
+      await sleep(100);
+      const startedAt = performance.now();
       expect(await gateway.http("/local/stop?sandboxes=keep", "POST")).toMatchObject({ status: 202 });
       expect(await gateway.exited()).toBe(0);
+      expect(performance.now() - startedAt).toBeLessThan(1_000);
+      // Nobody invents an exit code for a command whose end was not seen.
+      expect(await underWay).toMatchObject({ code: Code.Unavailable });
+      expect(await watched).toMatchObject({ code: Code.Unavailable });
       expect(hostPids(gateway)).toEqual(hosts);
 
       await gateway.started();

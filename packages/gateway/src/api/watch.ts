@@ -45,7 +45,11 @@ export function watchHandlers(deps: ApiDeps): Pick<OpenShellImpl, "watchSandbox"
         yield* replay(request, feed, filter);
         for (;;) {
           const next = await notices.next();
-          if (next.done) return;
+          if (next.done) {
+            // A stream that just ended would say that the sandbox is gone.
+            deps.stopping.throwIfAborted();
+            return;
+          }
           const notice = next.value;
           if (notice.kind === "gone") return;
           if (notice.kind === "missed") yield warning(notice.count);

@@ -1,10 +1,14 @@
 import { Code } from "@connectrpc/connect";
 import { ApiError, notFound, resourceExhausted, unavailable, versionConflict } from "@openshell/api/errors.ts";
+import { RuntimeError } from "@openshell/base";
 import { StoreError } from "../store/errors.ts";
 
 /** What a client may see of an error of the gateway's own parts; undefined: nothing but INTERNAL. */
 export function translateError(error: unknown): ApiError | undefined {
   if (error instanceof StoreError) return fromStore(error);
+  if (error instanceof RuntimeError && error.code === "gateway_stopping") {
+    return unavailable(error.message, { next: "Try again" });
+  }
   return undefined;
 }
 

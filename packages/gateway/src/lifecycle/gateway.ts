@@ -1,5 +1,6 @@
 import { unlink } from "node:fs/promises";
 import { join } from "node:path";
+import { unavailable } from "@openshell/api/errors.ts";
 import { SandboxPhase } from "@openshell/api/generated/openshell_pb.js";
 import {
   clientConfigRoot,
@@ -240,7 +241,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
         if (left !== 0) log.error({ left }, "some sandboxes did not stop in time");
       }
       // Calls and streams under way end with UNAVAILABLE.
-      stopping.abort(new RuntimeError("gateway_stopping", "the gateway is stopping"));
+      stopping.abort(unavailable("the gateway is stopping", { next: "Try again" }));
       await resources.disposeAsync();
     },
   };
