@@ -129,6 +129,10 @@ export async function run(context: Context, args: Args): Promise<number> {
       await context.say(`detached; ${name} runs on`);
       return EXIT.ok;
     }
+    if (context.surroundings.stderr.isTTY === true) {
+      const { sayDenials } = await import("../model/denials.ts");
+      await sayDenials(context, name);
+    }
     await remove();
     if (keep) await context.say(`openshell: kept sandbox ${name}; remove it with \`openshell sandbox delete ${name}\``);
     const code = interruption.exitCode(result.code);
