@@ -274,7 +274,7 @@ static bool overdue(const struct channel *c, int64_t now) {
 }
 
 static int next_timeout(int64_t now) {
-  int64_t at = now + 60000;
+  int64_t at = now + (spawn_waits() ? 1000 : 60000);
   if (host.fd < 0 && orphan_at < at) at = orphan_at;
   if (end_at < at) at = end_at;
   for (int i = 0; i < STRANGERS_MAX; i++)
@@ -314,6 +314,7 @@ int control_run(void) {
     int spawns = spawn_poll(list + 3 + STRANGERS_MAX);
     if (poll(list, (nfds_t)(3 + STRANGERS_MAX + spawns), next_timeout(now)) < 0) continue;
     now = monotonic_ms();
+    if (frozen == 0) spawn_watch(now);
     spawn_events(list + 3 + STRANGERS_MAX, spawns);
     if (list[1].revents != 0) {
       struct signalfd_siginfo info;

@@ -23,12 +23,17 @@ static int wait_for_go(int sync) {
   return 0;
 }
 
-static int detach_from_caller(void) {
-  if (setsid() < 0) return failed("setsid", "");
+static int silence(void) {
   int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null < 0) return failed("null", "/dev/null");
   for (int fd = 0; fd < 3; fd++)
     if (dup2(null, fd) < 0) return failed("null", "dup");
+  return null > 2 ? close(null) : 0;
+}
+
+static int detach_from_caller(void) {
+  if (setsid() < 0) return failed("setsid", "");
+  if (silence() < 0) return -1;
   for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
   signal(SIGPIPE, SIG_IGN);
   return 0;
@@ -65,7 +70,8 @@ static int set_up(int sync) {
   if (sethostname(box.plan.hostname, strlen(box.plan.hostname)) < 0) return failed("hostname", box.plan.hostname);
   if (unshare(CLONE_NEWCGROUP) < 0) return failed("cgroup-namespace", "");
   if (build_network() < 0 || (lookup && send_sockets(sync) < 0)) return -1;
-  if (build_root() < 0 || (lookup && take_link(sync) < 0)) return -1;
+  /* Silent again: the first /dev/null is the host's. */
+  if (build_root() < 0 || silence() < 0 || (lookup && take_link(sync) < 0)) return -1;
   box.init_pid_fd = (int)syscall(SYS_pidfd_open, 1, 0);
   if (prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) < 0) return failed("dumpable", "");
   return close_strangers(sync);

@@ -15,9 +15,10 @@
 #include "identify.h"
 #include "zygote.h"
 
-enum { ZYGOTE_START_SECONDS = 4, DEATH_MS = 20 };
+enum { ZYGOTE_START_SECONDS = 4, DEATH_MS = 20, FORK_MS = 5000 };
 struct spawn {
   bool used, main, terminal, forked, forgotten;
+  int64_t since;
   uint32_t id, handle;
   pid_t pid;
   int report, fd[MAIN_FDS], fds;
@@ -139,7 +140,7 @@ int spawn_begin(uint32_t id, bool main, struct bytes request) {
   if (s == spawns + SPAWNS_MAX || agent_count + SPAWNS_MAX >= AGENTS_MAX) return failed("spawn", "too many processes at once");
   if (zygote.pid < 0 && zygote_start(restrictions, NULL) < 0) return -1;
   struct reader r = {request.data, request.data + request.size, false};
-  *s = (struct spawn){.used = true, .main = main, .id = id, .handle = next_handle++, .report = -1};
+  *s = (struct spawn){.used = true, .main = main, .id = id, .handle = next_handle++, .report = -1, .since = monotonic_ms()};
   s->terminal = get_u8(&r) == STDIO_PTY;
   uint16_t rows = get_u16(&r), columns = get_u16(&r);
   act_as_agent_on_files(true);
@@ -213,7 +214,7 @@ static void read_answers(void) {
   }
 }
 
-static bool answers_missing(void) {
+bool spawn_waits(void) {
   for (struct spawn *s = spawns; s < spawns + SPAWNS_MAX; s++)
     if (s->used && !s->forked) return true;
   return false;
@@ -252,11 +253,11 @@ void reap(void) {
     if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0) return;
     pid_t pid = info.si_pid;
     int at = agent_index(0, pid);
-    if (at < 0 && !is_helper(pid) && answers_missing()) {
+    if (at < 0 && !is_helper(pid) && spawn_waits()) {
       read_answers();
       at = agent_index(0, pid);
       /* Perhaps a child whose pid the zygote has not told yet: the answer wakes the loop. */
-      if (at < 0 && answers_missing()) return;
+      if (at < 0 && spawn_waits()) return;
     }
     struct spawn *s = spawn_of(0, pid);
     if (s != NULL) {
@@ -303,6 +304,14 @@ void spawn_host_gone(void) {
     pause_ms(1);
     reap();
   }
+}
+
+void spawn_watch(int64_t now) {
+  for (struct spawn *s = spawns; s < spawns + SPAWNS_MAX; s++)
+    if (s->used && !s->forked && now - s->since > FORK_MS && zygote.pid > 0) {
+      kill(zygote.pid, SIGKILL);
+      return;
+    }
 }
 
 int spawn_poll(struct pollfd *list) {

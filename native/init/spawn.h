@@ -31,6 +31,9 @@ int spawn_signal(uint32_t handle, int number, bool group);
 /* The host is gone: exec processes and their sessions are killed, unanswered requests forgotten. Waits ≤ 20 ms for
  * them to be gone, since a frozen process does not die. */
 void spawn_host_gone(void);
+/* With a single id the agent can stop the zygote: one that does not fork for 5 s is replaced. */
+void spawn_watch(int64_t now);
+bool spawn_waits(void);
 /* Poll entries for the zygote and the report pipes; then what they say. */
 int spawn_poll(struct pollfd *list);
 void spawn_events(const struct pollfd *list, int count);

@@ -106,7 +106,7 @@ function baseSteps(uid: number, gid: number): RootStep[] {
     text("/etc/group", `root:x:0:\nagent:x:${gid}:\n`),
     text("/etc/resolv.conf", "nameserver 127.0.0.1\n"),
     text("/etc/hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    { kind: "directory", target: "/home/agent", mode: 0o700, owner: "agent" },
+    { kind: "tmpfs", target: "/home/agent", mode: 0o700, sizeBytes: 64n << 20n, noexec: false, owner: "agent" },
     { kind: "tmpfs", target: "/tmp", mode: 0o1777, sizeBytes: 64n << 20n, noexec: false, owner: "root" },
     { kind: "proc", target: "/proc" },
     { kind: "dev", target: "/dev" },

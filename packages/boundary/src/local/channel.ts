@@ -57,6 +57,7 @@ export class MessageChannel {
   readonly #handle: object;
   readonly #handlers: ChannelHandlers;
   readonly #pending = new Map<number, Pending>();
+  readonly #late = new Map<number, (message: Message) => void>();
   #closed = false;
   #nextId = 1;
   #input: Buffer[] = [];
@@ -83,13 +84,15 @@ export class MessageChannel {
 
   /**
    * Sends a request. `decode` runs when the answer arrives, before any later message is looked at; what it throws
-   * rejects. Rejects with `BoundaryError` when init refuses, `boundary_lost` when the connection ends first.
+   * rejects. Rejects with `BoundaryError` when init refuses, `boundary_lost` when the connection ends first. `late` gets
+   * an answer that comes after the limit, so that what it started can be undone; its descriptors are closed.
    */
   request<T>(
     type: number,
     payload: Uint8Array,
     decode: (message: Message) => T,
     limitMs: number = REQUEST_LIMIT_MS,
+    late?: (message: Message) => void,
   ): Promise<T> {
     if (this.#closed) return Promise.reject(boundaryLost("it is closed"));
     if (this.#pending.size >= REQUESTS_MAX) {
@@ -100,6 +103,7 @@ export class MessageChannel {
     return new Promise<T>((resolve, reject) => {
       const timer = setTimeout(() => {
         this.#pending.delete(id);
+        if (late !== undefined) this.#late.set(id, late);
         reject(new RuntimeError("boundary_timeout", `The sandbox's init has not answered within ${limitMs} ms`));
       }, limitMs);
       const settle = (message: Message): void => {
@@ -233,6 +237,9 @@ export class MessageChannel {
     // The answer to a request that was given up.
     if (pending === undefined) {
       closeDescriptors(message.fds);
+      const late = this.#late.get(head.id);
+      this.#late.delete(head.id);
+      if (head.type === FRAME_OK) late?.(message);
       return;
     }
     this.#pending.delete(head.id);

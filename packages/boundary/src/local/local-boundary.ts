@@ -38,6 +38,7 @@ import { exitStatus, LocalProcess, openStreams, type ProcessHost } from "./proce
 
 /** A program on a slow file system may take long to load. */
 const SPAWN_LIMIT_MS = 30_000;
+const SIGKILL = 9;
 /** Identify has 5 ms of its own inside; the rest is queueing behind other questions. */
 const IDENTIFY_LIMIT_MS = 2_000;
 /** Init leaves within its grace time; its processes may take a moment to die. */
@@ -239,7 +240,12 @@ export class LocalBoundary implements Boundary {
       if (type === FRAME_MAIN) this.#main = process;
       return process;
     };
-    return this.#request(type, encodeSpawn(spec), decode, SPAWN_LIMIT_MS);
+    // Nobody waits any more for what starts after the limit.
+    const kill = ({ payload }: Message): void => {
+      const request = new ByteWriter().u32(payload.u32()).u32(SIGKILL).flag(true).finish();
+      this.#request(FRAME_SIGNAL, request, () => {}).catch(() => {});
+    };
+    return this.#parts.channel.request(type, encodeSpawn(spec), decode, SPAWN_LIMIT_MS, kill);
   }
 
   #processHost(main: boolean): ProcessHost {
