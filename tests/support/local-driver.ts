@@ -3,6 +3,7 @@ import { randomBytes } from "node:crypto";
 import { chmodSync, mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setTimeout as sleep } from "node:timers/promises";
 import { gatewayPaths } from "@openshell/base";
 import type { Boundary, ExitStatus } from "@openshell/boundary";
 import { attachLocalBoundary } from "@openshell/boundary/local/attach.ts";
@@ -10,7 +11,9 @@ import { compileRestrictions } from "@openshell/boundary/local/compile/restricti
 import type { ComputeDriver, SandboxIntent, StartedSandbox } from "@openshell/drivers/driver.ts";
 import { parseLocalDriverConfig } from "@openshell/drivers/local/config.ts";
 import { type LocalDriverOptions, openLocalDriver } from "@openshell/drivers/local/driver.ts";
+import { shortId } from "@openshell/drivers/local/launch.ts";
 import { nativeParts } from "./boundary.ts";
+import { type Inventory, leaksSince } from "./leaks.ts";
 import { mode } from "./mode.ts";
 
 /** A gateway's folders and its local driver, without a gateway. */
@@ -162,6 +165,21 @@ async function text(stream: NodeJS.ReadableStream): Promise<string> {
   const parts: Buffer[] = [];
   for await (const part of stream as AsyncIterable<Buffer>) parts.push(part);
   return Buffer.concat(parts).toString();
+}
+
+/**
+ * `expectNoLeaks` for one driver: control groups of other gateways on the machine come and go meanwhile, so only those
+ * that carry this gateway's mark count.
+ */
+export async function expectNoDriverLeaks(bench: DriverBench, before: Inventory): Promise<void> {
+  const mark = `openshell-${shortId(bench.options.paths.state)}-`;
+  const end = performance.now() + 5_000;
+  for (;;) {
+    const leaks = leaksSince(before).filter((leak) => !leak.startsWith("cgroups: ") || leak.includes(mark));
+    if (leaks.length === 0) return;
+    if (performance.now() > end) throw new Error(`left behind:\n  ${leaks.join("\n  ")}`);
+    await sleep(25);
+  }
 }
 
 /** A folder of the caller's for volumes, removed by the caller. */

@@ -5,8 +5,8 @@ import { setTimeout as sleep } from "node:timers/promises";
 import type { SandboxIntent } from "@openshell/drivers/driver.ts";
 import type { LocalDriverOptions } from "@openshell/drivers/local/driver.ts";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { expectNoLeaks, takeInventory } from "../../support/leaks.ts";
-import { confine, type DriverBench, openBench, shell } from "../../support/local-driver.ts";
+import { takeInventory } from "../../support/leaks.ts";
+import { confine, type DriverBench, expectNoDriverLeaks, openBench, shell } from "../../support/local-driver.ts";
 
 const packages = resolve(import.meta.dirname, "../../../packages");
 
@@ -71,7 +71,7 @@ describe("a driver that is killed in the middle of", () => {
     }
     // The delays cover the whole call: some were cut short.
     expect(finished).toContain(false);
-    await expectNoLeaks({ ...before, files: new Set([...before.files, join(bench.folder, "create.ts")]) });
+    await expectNoDriverLeaks(bench, { ...before, files: new Set([...before.files, join(bench.folder, "create.ts")]) });
   }, 120_000);
 
   it("delete leaves a sandbox that the next driver removes", async () => {
@@ -88,6 +88,6 @@ describe("a driver that is killed in the middle of", () => {
       await next.delete(intent.sandboxId);
       expect(await next.list()).toEqual([]);
     }
-    await expectNoLeaks({ ...before, files: new Set([...before.files, join(bench.folder, "delete.ts")]) });
+    await expectNoDriverLeaks(bench, { ...before, files: new Set([...before.files, join(bench.folder, "delete.ts")]) });
   }, 120_000);
 });

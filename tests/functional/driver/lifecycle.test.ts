@@ -8,8 +8,15 @@ import type { DriverEvent } from "@openshell/drivers/driver.ts";
 import { ownCgroups } from "@openshell/drivers/local/cgroups.ts";
 import { systemProcessTable } from "@openshell/drivers/local/process-table.ts";
 import { afterAll, beforeAll, beforeEach, describe, expect, it } from "vitest";
-import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
-import { confine, type DriverBench, openBench, runInside, shell } from "../../support/local-driver.ts";
+import { type Inventory, takeInventory } from "../../support/leaks.ts";
+import {
+  confine,
+  type DriverBench,
+  expectNoDriverLeaks,
+  openBench,
+  runInside,
+  shell,
+} from "../../support/local-driver.ts";
 import { inMode } from "../../support/modes.ts";
 
 const processes = systemProcessTable();
@@ -34,7 +41,7 @@ describe("local driver", () => {
     expect(alive(started.record.pid)).toBe(true);
     expect(await driver.delete(intent.sandboxId)).toEqual({ existed: true });
     expect(alive(started.record.pid)).toBe(false);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
     expect(await driver.delete(intent.sandboxId)).toEqual({ existed: false });
     expect(await driver.inspect(intent.sandboxId)).toBeUndefined();
   });
@@ -45,7 +52,7 @@ describe("local driver", () => {
     const first = await driver.create(intent);
     expect(await driver.create(intent)).toEqual(first);
     await driver.delete(intent.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("replaces a sandbox whose nonce is another's", async () => {
@@ -56,7 +63,7 @@ describe("local driver", () => {
     expect(second.record.pid).not.toBe(first.record.pid);
     expect(alive(first.record.pid)).toBe(false);
     await driver.delete(intent.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("stops, keeps the home, and starts the next generation with it", async () => {
@@ -82,7 +89,7 @@ describe("local driver", () => {
     await expect(driver.start(intent)).rejects.toThrow(/at generation 2, not 1/);
     expect(alive(second.record.pid)).toBe(true);
     await driver.delete(intent.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("gives the agent the writable folders that its policy names, and keeps them", async () => {
@@ -104,12 +111,12 @@ describe("local driver", () => {
       expect((await shell(boundary, second, "cat /workspace/f /var/log/l")).stdout).toBe("kept\nlog\n");
     }
     await driver.delete(intent.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("does not start what has no files", async () => {
     await expect(bench.driver.start(bench.intent())).rejects.toMatchObject({ code: "sandbox_not_found" });
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("is adopted by a driver that is opened later", async () => {
@@ -121,7 +128,7 @@ describe("local driver", () => {
     ]);
     expect(await later.create(intent)).toEqual(started);
     await later.delete(intent.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("finds and ends an init that was started but never recorded", async () => {
@@ -146,7 +153,7 @@ describe("local driver", () => {
     expect(alive(orphan)).toBe(false);
     expect(alive(started.record.pid)).toBe(true);
     await later.delete(intent.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it.each(["launch.json", "started.json"])("deletes a sandbox whose %s is damaged", async (file) => {
@@ -156,7 +163,7 @@ describe("local driver", () => {
     writeFileSync(join(bench.options.paths.state, "sandboxes", intent.sandboxId, file), "{");
     expect(await driver.delete(intent.sandboxId)).toEqual({ existed: true });
     expect(alive(started.record.pid)).toBe(false);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("deletes a sandbox whose launch.json was never written", async () => {
@@ -167,7 +174,7 @@ describe("local driver", () => {
     expect((await bench.driver.list()).map((sandbox) => sandbox.sandboxId)).toEqual([intent.sandboxId]);
     await bench.driver.delete(intent.sandboxId);
     expect(alive(started.record.pid)).toBe(false);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("finishes a removal that was interrupted when it is opened again", async () => {
@@ -175,7 +182,7 @@ describe("local driver", () => {
     mkdirSync(trash, { recursive: true, mode: 0o700 });
     execFileSync("chmod", ["000", trash]);
     await using _ = await bench.reopen();
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("leaves nothing running when the launch fails, and says which step failed", async () => {
@@ -210,7 +217,7 @@ describe("local driver", () => {
     await expect(failing.create(second)).rejects.toThrow(/bind-open.*\/absent/);
     expect((await failing.inspect(second.sandboxId))?.running).toBeUndefined();
     await failing.delete(second.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("tells watchers when an init ends by itself, and not when the driver ends it", async () => {
@@ -234,7 +241,7 @@ describe("local driver", () => {
     await watching;
     expect(events).toEqual([{ kind: "ended", sandboxId: killed.sandboxId, generation: 1n, record: started.record }]);
     await driver.delete(killed.sandboxId);
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 
   it("keeps the nonce out of every file", async () => {
@@ -264,7 +271,7 @@ describe("local driver", () => {
     const all = await Promise.all(intents.map((intent) => bench.driver.create(intent)));
     expect(new Set(all.map((started) => started.record.pid)).size).toBe(20);
     await Promise.all(intents.map((intent) => bench.driver.delete(intent.sandboxId)));
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 });
 
@@ -338,7 +345,7 @@ describe("a frozen sandbox", () => {
     await driver.delete(intent.sandboxId);
     expect(performance.now() - from).toBeLessThan(4_000);
     await boundary[Symbol.asyncDispose]();
-    await expectNoLeaks(before);
+    await expectNoDriverLeaks(bench, before);
   });
 });
 

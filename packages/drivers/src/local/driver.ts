@@ -2,7 +2,7 @@ import { existsSync, realpathSync } from "node:fs";
 import { chown, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type Clock, describeError, ensureFolder, type GatewayPaths, RuntimeError, systemClock } from "@openshell/base";
-import type { CaptureMode, IsolationLayer } from "@openshell/boundary";
+import type { IsolationLayer } from "@openshell/boundary";
 import { type LaunchedSandbox, launchSandbox } from "@openshell/boundary/local/launch.ts";
 import {
   type ComputeDriver,
@@ -31,7 +31,16 @@ import type { LocalDriverConfig } from "./config.ts";
 import { endProcesses, thaw } from "./end.ts";
 import { agentEnvironment } from "./environment.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
-import { controlSocketPath, demandedMode, type Launch, planLaunch, probeCapture, shortId } from "./launch.ts";
+import {
+  type CaptureChoice,
+  captureLayer,
+  controlSocketPath,
+  demandedMode,
+  type Launch,
+  planLaunch,
+  probeCapture,
+  shortId,
+} from "./launch.ts";
 import { launchFailed } from "./launch-error.ts";
 import { ownFolderName, ownFolderTargets } from "./own-folders.ts";
 import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
@@ -78,7 +87,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
   // The launcher follows no link below a volume's or home's path.
   const folders = new SandboxFolders(realpathSync(sandboxes));
   await folders.emptyTrash();
-  const captureMode = await probeCapture(launch, {
+  const capture = await probeCapture(launch, {
     runtimeFolder: paths.runtime,
     identity: resolveIdentity({ runAsUser: "", runAsGroup: "" }, mode, 0),
     demanded: demandedMode(env.OPENSHELL_CAPTURE),
@@ -95,7 +104,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
     launch,
     mode,
     folders,
-    captureMode,
+    capture,
     cgroups,
     limits,
   });
@@ -107,7 +116,7 @@ interface Resources {
   readonly launch: Launch;
   readonly mode: IdentityMode;
   readonly folders: SandboxFolders;
-  readonly captureMode: CaptureMode;
+  readonly capture: CaptureChoice;
   readonly cgroups: CgroupPlaces;
   /** Limits that can be set here. */
   readonly limits: { readonly cpu: boolean; readonly memory: boolean };
@@ -142,7 +151,7 @@ class LocalDriver implements ComputeDriver {
       cpuLimit: resources.limits.cpu,
       memoryLimit: resources.limits.memory,
       gpu: false,
-      captureMode: resources.captureMode,
+      captureMode: resources.capture.mode,
       identityMode: resources.mode.kind,
     };
   }
@@ -331,7 +340,7 @@ class LocalDriver implements ComputeDriver {
       identity,
       cgroups,
       root,
-      mode: this.#with.captureMode,
+      mode: this.#with.capture.mode,
     });
     return await this.#with.launch(plan, record.title);
   }
@@ -353,7 +362,7 @@ class LocalDriver implements ComputeDriver {
       processLimit: this.#processLimit(intent),
       environment: agentEnvironment({ user: AGENT_USER, shell: loginShell(), hostPath: this.#options.env.PATH ?? "" }),
     };
-    const isolation: IsolationLayer[] = [identity.isolation, ...cgroups.isolation];
+    const isolation: IsolationLayer[] = [identity.isolation, captureLayer(this.#with.capture), ...cgroups.isolation];
     return {
       sandboxId: intent.sandboxId,
       generation: intent.generation,
@@ -451,7 +460,7 @@ class LocalDriver implements ComputeDriver {
   }
 
   #cgroupName(sandboxId: string): string {
-    return `openshell-${shortId(this.#options.paths.state, sandboxId)}`;
+    return `openshell-${shortId(this.#options.paths.state)}-${shortId(sandboxId)}`;
   }
 
   /** Known to nobody inside, so that no agent can be taken for an init. */

@@ -4,7 +4,7 @@ import { join } from "node:path";
 import { RuntimeError } from "@openshell/base";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { resolveIdentity } from "./identity.ts";
-import { demandedMode, planNetwork, probeCapture, shortId } from "./launch.ts";
+import { captureLayer, demandedMode, planNetwork, probeCapture, shortId } from "./launch.ts";
 
 describe("planNetwork", () => {
   it("carries exactly the program that the mode needs", () => {
@@ -46,7 +46,7 @@ describe("probeCapture", () => {
   it("takes the first mode that works, ends the trial and leaves no folder", async () => {
     const tried: string[] = [];
     const ended: number[] = [];
-    const mode = await probeCapture(
+    const choice = await probeCapture(
       (plan) => {
         tried.push(plan.network.mode);
         if (plan.network.mode === "sk_lookup") return Promise.reject(new RuntimeError("x", "no CAP_BPF"));
@@ -54,8 +54,20 @@ describe("probeCapture", () => {
       },
       { runtimeFolder, identity, demanded: undefined, end: async (pid) => void ended.push(pid) },
     );
-    expect([mode, tried, ended]).toEqual(["nft", ["sk_lookup", "nft"], [42]]);
+    expect([choice.mode, tried, ended]).toEqual(["nft", ["sk_lookup", "nft"], [42]]);
+    expect(captureLayer(choice)).toEqual({
+      name: "capture_mode",
+      enforced: false,
+      detail: "nft; sk_lookup: no CAP_BPF",
+    });
     expect(await readdir(join(runtimeFolder, "s"))).toEqual([]);
+  });
+  it("calls the best mode in force", () => {
+    expect(captureLayer({ mode: "sk_lookup", refused: [] })).toEqual({
+      name: "capture_mode",
+      enforced: true,
+      detail: "sk_lookup",
+    });
   });
   it("fails closed when the demanded mode does not work, with the reason", async () => {
     const launch = () => Promise.reject(new RuntimeError("x", "user namespaces are off", { next: "Turn them on" }));

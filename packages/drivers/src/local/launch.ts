@@ -2,7 +2,7 @@ import { createHash, randomBytes } from "node:crypto";
 import { rm } from "node:fs/promises";
 import { join } from "node:path";
 import { checkSocketPath, describeError, ensureFolder } from "@openshell/base";
-import type { CaptureMode } from "@openshell/boundary";
+import type { CaptureMode, IsolationLayer } from "@openshell/boundary";
 import { captureNftBatch } from "@openshell/boundary/local/compile/nft.ts";
 import { captureRoutes } from "@openshell/boundary/local/compile/route.ts";
 import { compileSkLookup } from "@openshell/boundary/local/compile/sk-lookup.ts";
@@ -21,6 +21,8 @@ const DEFAULT_PORTS = [80, 443, CAPTURE_PORT];
 /** Port 53 is the sandbox's DNS; more listeners than this are not made (two descriptors each). */
 const MAX_CAPTURE_PORTS = 128;
 const DNS_PORT = 53;
+/** Characters of a layer's detail: one line. */
+const MAX_DETAIL = 400;
 
 /** Best first: DESIGN §3 "Network capture". */
 const MODES: readonly CaptureMode[] = ["sk_lookup", "nft", "listener_per_port"];
@@ -100,6 +102,22 @@ export function demandedMode(value: string | undefined): CaptureMode | undefined
   return mode;
 }
 
+/** The mode that works here, and why each better one does not. */
+export interface CaptureChoice {
+  readonly mode: CaptureMode;
+  readonly refused: readonly { readonly mode: CaptureMode; readonly reason: string }[];
+}
+
+/** What the isolation report says of the choice: in force when nothing better was refused. */
+export function captureLayer(choice: CaptureChoice): IsolationLayer {
+  const reasons = choice.refused.map(({ mode, reason }) => `${mode}: ${reason}`);
+  return {
+    name: "capture_mode",
+    enforced: choice.refused.length === 0,
+    detail: [choice.mode, ...reasons].join("; ").slice(0, MAX_DETAIL),
+  };
+}
+
 /**
  * Finds the best capture mode by making a real, empty sandbox with each in turn: kernel configuration, privileges and
  * security modules together decide, and nothing but trying tells. Throws `capture_unavailable` with the last reason.
@@ -112,9 +130,10 @@ export async function probeCapture(
     readonly demanded: CaptureMode | undefined;
     readonly end: (pid: number) => Promise<void>;
   },
-): Promise<CaptureMode> {
+): Promise<CaptureChoice> {
   const cgroups: SandboxCgroups = { folders: [], freezer: { kind: "signals", folder: "" }, isolation: [] };
   let reason: unknown;
+  const refused: CaptureChoice["refused"][number][] = [];
   for (const mode of options.demanded === undefined ? MODES : [options.demanded]) {
     const id = `probe-${randomBytes(4).toString("hex")}`;
     const controlFolder = join(options.runtimeFolder, "s", id);
@@ -124,9 +143,10 @@ export async function probeCapture(
       const plan = planLaunch({ intent, controlFolder, identity: options.identity, cgroups, root: PROBE_ROOT, mode });
       const launched = await launch(plan, `openshell-init:${shortId(controlFolder)}`);
       await options.end(launched.pid);
-      return mode;
+      return { mode, refused };
     } catch (error) {
       reason = error;
+      refused.push({ mode, reason: error instanceof Error ? error.message : String(error) });
     } finally {
       await rm(controlFolder, { recursive: true, force: true });
     }
