@@ -36,6 +36,20 @@ describe("the configuration of a sandbox", () => {
     gateway.client.updateConfig({ workspaceScope: gateway.scope, sandbox: "box", policy: changed });
   const status = (version = 0) =>
     gateway.client.getSandboxPolicyStatus({ workspaceScope: gateway.scope, sandbox: "box", version });
+  /** Platform events so far. */
+  async function events(): Promise<string[]> {
+    const messages: string[] = [];
+    const request = { workspaceScope: gateway.scope, sandbox: "box", followEvents: true, eventTail: 50 };
+    const stop = AbortSignal.timeout(100);
+    try {
+      for await (const { payload } of gateway.client.watchSandbox(request, { signal: stop })) {
+        if (payload.case === "event") messages.push(payload.value.message);
+      }
+    } catch (error) {
+      if (!stop.aborted) throw error;
+    }
+    return messages;
+  }
   async function ready(spec: object = {}): Promise<FakeSupervisor> {
     const { metadata } = await gateway.create({ spec });
     await gateway.phase(SandboxPhase.READY);
@@ -107,6 +121,7 @@ describe("the configuration of a sandbox", () => {
     ];
     for (const attempt of attempts) await expect(update(attempt)).rejects.toMatchObject({ code: Code.InvalidArgument });
     expect((await update({ ...policy(), filesystem: { ...filesystem, readOnly: ["/usr", "/opt"] } })).version).toBe(2);
+    expect(await events()).toEqual(["stop and start the sandbox to open these paths: /opt"]);
   });
 
   it("refuses a change made on an old version of the sandbox", async () => {
@@ -179,6 +194,7 @@ describe("the configuration of a sandbox", () => {
       await make("first");
       const supervisor = await ready({ providers: ["p"], policy: policy() });
       expect(supervisor.accepted?.providerEnvironment?.values).toMatchObject([{ name: "TOKEN", endpoints: [] }]);
+      expect(await events()).toEqual([expect.stringMatching(/provider "p" is attached, but no endpoint/)]);
       await update(policy({ api: rule("api.example.com", "p") }));
       expect(supervisor.updates.map(({ component }) => component.case)).toEqual([
         "providerEnvironment",

@@ -30,6 +30,7 @@ import { KeyedMutex } from "../compute/keyed-mutex.ts";
 import { APPLY_WAIT_MS } from "../delivery/limits.ts";
 import { buildSnapshot, revisionNumber } from "../delivery/snapshot.ts";
 import { checkedPolicy } from "../policies/check.ts";
+import { policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import { staticFieldChanges } from "../policies/static-fields.ts";
 import { isStoreError } from "../store/errors.ts";
@@ -100,14 +101,14 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
 
     async getSandboxConfig(request) {
       const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name);
-      const { config, environment } = await buildSnapshot(deps, record);
+      const { config, providerRevision } = await buildSnapshot(deps, record);
       return create(GetSandboxConfigResponseSchema, {
         ...(config.policy === undefined ? {} : { policy: config.policy }),
         version: config.policyVersion,
         policyHash: config.policyHash,
         configRevision: revisionNumber(config.configRevision),
         policySource: PolicySource.SANDBOX,
-        providerEnvRevision: revisionNumber(environment.providerRevision),
+        providerEnvRevision: revisionNumber(providerRevision),
         workspace: record.workspace,
         policyValidationFailureMode: deps.config.policyValidationFailureMode,
         configurationAdmitted: true,
@@ -197,7 +198,10 @@ async function storePolicy(
         store.sandboxes.update(record.id, current.resourceVersion, patch),
         ...done,
       ]);
-      deps.feeds.of(record.id).changed();
+      const feed = deps.feeds.of(record.id);
+      feed.changed();
+      for (const note of policyNotes(policy, current.spec.providers, current.spec.policy))
+        feed.addEvent(note, clock.now());
       return { response, changed: true };
     } catch (error) {
       if (!isStoreError(error, "store_conflict") || attempt >= VERSION_ATTEMPTS) throw error;

@@ -14,6 +14,7 @@ import { NONCE_BYTES, sandboxIntent } from "../compute/launch.ts";
 import { encodeRuntimeFacts } from "../compute/runtime-record.ts";
 import { startingStatus } from "../compute/status.ts";
 import { checkedPolicy } from "../policies/check.ts";
+import { policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import type { Command } from "../store/command.ts";
 import { isStoreError } from "../store/errors.ts";
@@ -78,6 +79,8 @@ export async function createSandbox(
       [LogField.workspace]: workspace,
     };
     deps.log.info({ ...facts, [LogField.subject]: caller.subject }, "sandbox created");
+    for (const note of policyNotes(spec.policy, spec.providers, undefined))
+      deps.feeds.of(record.id).addEvent(note, clock.now());
     return { ...record, resourceVersion: 1n, deletionAt: undefined };
   }
 }

@@ -38,7 +38,10 @@ export function watchHandlers(deps: ApiDeps): Pick<OpenShellImpl, "watchSandbox"
       const notices = live[Symbol.asyncIterator]();
       try {
         const current = await deps.store.sandboxes.byId(record.id);
-        if (current === undefined) return;
+        if (current === undefined) {
+          deps.feeds.remove(record.id);
+          return;
+        }
         yield snapshot(current);
         if (request.stopOnTerminal && stops(current.status.phase)) return;
         let seen = feed.sequence;

@@ -14,7 +14,7 @@ import type {
   SupervisorHello,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { toTimestamp } from "@openshell/api/times.ts";
-import { type Clock, LogField } from "@openshell/base";
+import { type Clock, describeError, LogField, RuntimeError } from "@openshell/base";
 import type { Logger } from "pino";
 import type { DeliveryOutcome } from "../delivery/delivery.ts";
 import { buildSnapshot, effectivePolicy, revisionNumber } from "../delivery/snapshot.ts";
@@ -134,7 +134,15 @@ export class SessionEvents implements SessionBackend {
     await this.#deps.controller().launchRecorded(identity.sandboxId);
     const record = await this.#deps.store.sandboxes.byId(identity.sandboxId);
     if (record === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
-    return { ...(await buildSnapshot(this.#deps, record)), mainProcess: mainProcess(record) };
+    try {
+      const { config, environment } = await buildSnapshot(this.#deps, record);
+      return { config, environment: environment(), mainProcess: mainProcess(record) };
+    } catch (error) {
+      if (!(error instanceof RuntimeError) || error.code !== "secret_unreadable") throw error;
+      // Coming back would not help: somebody has to set the value again.
+      await this.#deps.controller().fail(identity.sandboxId, identity.generation, "StartFailed", describeError(error));
+      throw new SessionRefused(error.code, error.message, { next: error.next });
+    }
   }
 
   async configurationApplied(
@@ -242,6 +250,9 @@ export class SessionEvents implements SessionBackend {
   }
 
   logs(identity: SessionIdentity, batch: LogBatch): void {
+    // The last words of a sandbox that was deleted are nobody's.
+    const session = this.#deps.sessions.get(identity.sandboxId);
+    if (session === undefined || session.state === "closed") return;
     this.#deps.feeds.of(identity.sandboxId).addLines(identity.sandboxId, batch);
   }
 

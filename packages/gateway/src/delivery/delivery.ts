@@ -13,6 +13,7 @@ import type { Clock } from "@openshell/base";
 import type { Bootstrap } from "../sessions/backend.ts";
 import { isApplied } from "../sessions/session.ts";
 import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS, BUILD_RETRY_LAST_MS } from "./limits.ts";
+import type { Snapshot } from "./snapshot.ts";
 
 /** What became of one delivered component. */
 export interface DeliveryOutcome {
@@ -29,7 +30,7 @@ export interface DeliveryOutcome {
 export interface DeliveryDeps {
   readonly clock: Clock;
   /** Complete, from one read of the store. */
-  readonly build: () => Promise<Pick<Bootstrap, "config" | "environment">>;
+  readonly build: () => Promise<Snapshot>;
   /** Stores the outcome; resolves when it is durable. Waiters are released after that. */
   readonly record: (outcome: DeliveryOutcome) => Promise<void>;
   readonly send: (message: SupervisorDownlink["message"]) => boolean;
@@ -213,17 +214,25 @@ export class SessionDelivery {
   }
 
   /** Secrets go first: a policy that refers to a value never arrives long before it. */
-  #sendChanged({ config, environment }: Pick<Bootstrap, "config" | "environment">): void {
+  #sendChanged({ config, providerRevision, environment }: Snapshot): void {
     if (this.#ended.signal.aborted) return;
     if (this.#retryRefused) {
       this.#retryRefused = false;
       for (const state of Object.values(this.#state)) state.refused = undefined;
     }
-    this.#sendOne("environment", environment.providerRevision, 0, { case: "providerEnvironment", value: environment });
-    this.#sendOne("config", config.configRevision, config.policyVersion, { case: "sandboxConfig", value: config });
+    this.#sendOne("environment", providerRevision, 0, () => ({ case: "providerEnvironment", value: environment() }));
+    this.#sendOne("config", config.configRevision, config.policyVersion, () => ({
+      case: "sandboxConfig",
+      value: config,
+    }));
   }
 
-  #sendOne(name: ComponentName, revision: string, policyVersion: number, component: ConfigUpdate["component"]): void {
+  #sendOne(
+    name: ComponentName,
+    revision: string,
+    policyVersion: number,
+    component: () => ConfigUpdate["component"],
+  ): void {
     const state = this.#state[name];
     if (state.inFlight !== undefined) {
       // Latest wins: a newer snapshot is built when the answer is there.
@@ -235,12 +244,16 @@ export class SessionDelivery {
       if (name === "config" && state.acknowledged === revision) this.#release(policyVersion, "applied");
       return;
     }
+    const value = component();
     state.sequence += 1n;
     const answered = new AbortController();
     const sent: InFlight = { updateId: randomUUID(), sequence: state.sequence, revision, policyVersion, answered };
     state.inFlight = sent;
     const { updateId, sequence } = sent;
-    this.#deps.send({ case: "update", value: create(ConfigUpdateSchema, { updateId, sequence, component }) });
+    this.#deps.send({
+      case: "update",
+      value: create(ConfigUpdateSchema, { updateId, sequence, component: value }),
+    });
     void this.#watchAnswer(state, sent);
   }
 

@@ -2,14 +2,14 @@ import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
 import type { SandboxPolicy } from "@openshell/api";
 import {
+  type ProviderEnvironment,
   type SandboxConfig,
   SandboxConfigSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import type { Clock } from "@openshell/base";
 import { defaultPolicy } from "../policies/default-policy.ts";
 import { policyHash } from "../policies/rules.ts";
-import { buildEnvironment, readAttached } from "../providers/environment.ts";
-import type { Bootstrap } from "../sessions/backend.ts";
+import { buildEnvironment, providerRevision, readAttached } from "../providers/environment.ts";
 import type { SandboxRecord, Store } from "../store/types.ts";
 import type { Vault } from "../store/vault.ts";
 
@@ -35,27 +35,32 @@ export async function effectivePolicy(
   return { policy, version: 0, hash: policyHash(policy), stored: false };
 }
 
-/** Both components of a sandbox's configuration, complete and naming each other's revision. */
-export async function buildSnapshot(
-  deps: SnapshotDeps,
-  record: SandboxRecord,
-): Promise<Pick<Bootstrap, "config" | "environment">> {
+/** Both components of a sandbox's configuration from one read, naming each other's revision. */
+export interface Snapshot {
+  readonly config: SandboxConfig;
+  readonly providerRevision: string;
+  /** Opens the credentials: only when they are about to be sent. */
+  readonly environment: () => ProviderEnvironment;
+}
+
+export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): Promise<Snapshot> {
   const { store, vault, clock } = deps;
   const [{ policy, version, hash }, attached] = await Promise.all([
     effectivePolicy(store, record.id),
     readAttached(store, record.workspace, record.spec.providers),
   ]);
-  const environment = buildEnvironment(vault, record.workspace, attached, policy, clock.now());
-  const { providerRevision } = environment;
+  const now = clock.now();
+  const revision = providerRevision(attached, policy, now);
   const config = create(SandboxConfigSchema, {
-    configRevision: configRevision(hash, version, providerRevision),
+    configRevision: configRevision(hash, version, revision),
     policyVersion: version,
     policyHash: hash,
     policy,
-    providerRevision,
+    providerRevision: revision,
     settings: {},
   });
-  return { config, environment };
+  const environment = () => buildEnvironment(vault, record.workspace, attached, policy, now, revision);
+  return { config, providerRevision: revision, environment };
 }
 
 /** Identity of a sandbox configuration; equality only. */

@@ -86,7 +86,7 @@ export function providerRevision(attached: readonly AttachedProvider[], policy: 
 }
 
 /**
- * The complete environment that a supervisor gets. Values are opened here and nowhere else on the way to it; expired ones
+ * The complete environment that a supervisor gets, under the `revision` that {@link providerRevision} gave for the same facts. Values are opened here and nowhere else on the way to it; expired ones
  * are left out. Every credential keeps its name in the sandbox even while nothing is bound, so that a later policy can bind
  * it without a restart.
  */
@@ -96,6 +96,7 @@ export function buildEnvironment(
   attached: readonly AttachedProvider[],
   policy: SandboxPolicy,
   nowMs: number,
+  revision: string,
 ): ProviderEnvironment {
   const bound = bindings(policy);
   const values = attached.flatMap(({ name, record, credentials }) => {
@@ -116,7 +117,7 @@ export function buildEnvironment(
       );
   });
   values.sort((a, b) => (a.name < b.name ? -1 : 1));
-  return create(ProviderEnvironmentSchema, { providerRevision: providerRevision(attached, policy, nowMs), values });
+  return create(ProviderEnvironmentSchema, { providerRevision: revision, values });
 }
 
 function isExpired(expiresAt: number | undefined, nowMs: number): boolean {

@@ -69,6 +69,8 @@ export class HostRegistry {
   readonly #deps: HostRegistryDeps;
   readonly #assignments = new Map<string, Assignment>();
   readonly #connections = new Map<string, BoundedQueue<HostDownlink>>();
+  /** Assignments by host. */
+  readonly #counts = new Map<string, number>();
 
   constructor(deps: HostRegistryDeps) {
     this.#deps = deps;
@@ -79,7 +81,7 @@ export class HostRegistry {
     const before = this.#assignments.get(assignment.sandboxId);
     if (before !== undefined) this.unassign(assignment.sandboxId, "assigned anew");
     this.#assignments.set(assignment.sandboxId, assignment);
-    this.#countFor(assignment.hostId);
+    this.#count(assignment.hostId, 1);
     const connection = this.#connections.get(assignment.hostId);
     if (connection !== undefined) this.#sendAttach(connection, assignment);
   }
@@ -90,7 +92,7 @@ export class HostRegistry {
     this.#deps.tokens.revoke(sandboxId);
     if (assignment === undefined) return;
     this.#assignments.delete(sandboxId);
-    this.#countFor(assignment.hostId);
+    this.#count(assignment.hostId, -1);
     this.detach(assignment.hostId, sandboxId, assignment.generation, reason);
   }
 
@@ -220,8 +222,11 @@ export class HostRegistry {
     connection.close(unavailable("the host does not read its stream"));
   }
 
-  #countFor(hostId: string): void {
-    this.#deps.launcher.holds(hostId, this.assignedTo(hostId).length);
+  #count(hostId: string, change: number): void {
+    const sandboxes = (this.#counts.get(hostId) ?? 0) + change;
+    if (sandboxes === 0) this.#counts.delete(hostId);
+    else this.#counts.set(hostId, sandboxes);
+    this.#deps.launcher.holds(hostId, sandboxes);
   }
 }
 
