@@ -1,6 +1,7 @@
 import { type CredentialState, snapshotFromProto } from "@openshell/credentials";
 import { compilePolicy, policyFromProto } from "@openshell/policy";
 import { createCredentialSource } from "../egress/credential-source.ts";
+import { resolveBinaries } from "./binaries.ts";
 import type { ConfigurationCompiler } from "./compile.ts";
 
 /** Violations named in one failure; the rest are counted. */
@@ -45,7 +46,7 @@ export function createCompiler(credentials: CredentialState, now: () => number):
     return {
       ok: true,
       configuration: {
-        policy: compilePolicy(parsed.policy),
+        policy: compilePolicy(parsed.policy, { resolvedBinaries: await resolveBinaries(parsed.policy) }),
         credentials: createCredentialSource(generation, now),
         childEnvironment: Object.fromEntries(generation.childEnvironment()),
       },

@@ -1,0 +1,32 @@
+import { realpath } from "node:fs/promises";
+import { exactBinaries, type Policy } from "@openshell/policy";
+
+/**
+ * Folders that the sandbox sees as the host has them and that the agent cannot change. Links elsewhere are not followed:
+ * an agent that may write a link could choose which executable a rule means.
+ */
+const SHARED_READ_ONLY = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"] as const;
+
+function isShared(path: string): boolean {
+  return SHARED_READ_ONLY.some((folder) => path === folder || path.startsWith(`${folder}/`));
+}
+
+/**
+ * Real paths of the executables that a policy names through links of the system, such as `/usr/bin/python3` for
+ * `/usr/bin/python3.12`: identity is always the real path, people write the other one (sandbox.md §1.9).
+ */
+export async function resolveBinaries(
+  policy: Policy,
+  resolve: (path: string) => Promise<string> = realpath,
+): Promise<ReadonlyMap<string, string>> {
+  const resolved = new Map<string, string>();
+  await Promise.all(
+    exactBinaries(policy)
+      .filter(isShared)
+      .map(async (path) => {
+        const real = await resolve(path).catch(() => undefined);
+        if (real !== undefined && real !== path && isShared(real)) resolved.set(path, real);
+      }),
+  );
+  return resolved;
+}
