@@ -1,8 +1,9 @@
 import { closeSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
 import type { ExecutableKey, SocketOwner, SocketPair } from "@openshell/boundary";
 import type { ProcessIdentity } from "@openshell/policy/decision.ts";
 import type { ExecutableHasher } from "./hash.ts";
-import { CTIME_SETTLED_MS, MAX_HASHED_BYTES, MAX_IDENTITIES } from "./limits.ts";
+import { CTIME_SETTLED_MS, IDENTIFY_PAUSES_MS, MAX_HASHED_BYTES, MAX_IDENTITIES } from "./limits.ts";
 
 /** Who holds the agent's end of a connection. */
 export type Identification =
@@ -43,9 +44,14 @@ export class Identifier {
   }
 
   async identify(pair: SocketPair): Promise<Identification> {
-    let found: readonly SocketOwner[];
+    let found: readonly SocketOwner[] = [];
     try {
-      found = await this.#deps.identify(pair);
+      // The lookup has a few milliseconds; on a busy machine they may pass while it is not even running.
+      for (const pause of IDENTIFY_PAUSES_MS) {
+        if (pause > 0) await sleep(pause);
+        found = await this.#deps.identify(pair);
+        if (found.length > 0) break;
+      }
     } catch {
       return { known: false, reason: "failed to resolve peer binary: the lookup failed" };
     }

@@ -93,6 +93,8 @@ export const REIDENTIFY_IDLE_MS = 1_000;
 export const POOL_IDLE_PER_KEY = 32;
 export const POOL_IDLE_TOTAL = 128;
 
+/** Pauses before each lookup of an owner, milliseconds; after the last one the answer "nobody" is believed. */
+export const IDENTIFY_PAUSES_MS = [0, 0, 2, 10, 40] as const;
 /** Largest executable that is hashed; larger ones have no identity. */
 export const MAX_HASHED_BYTES = 512 * 1024 * 1024;
 /** An executable changed more recently than this may still be changing within one timestamp tick. */
