@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { existsSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { chownSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { connect as connectHttp2 } from "node:http2";
 import { connect } from "node:net";
 import { join } from "node:path";
@@ -86,6 +86,16 @@ describe("the gateway process", () => {
     const { line } = await gateway.start();
     expect(line).toMatchObject({ ready: false, code: "gateway_running" });
     expect(await gateway.http("/local/status").then(({ body }) => JSON.parse(body).record.pid)).toBe(first);
+    expect(await gateway.tls().health({})).toBeDefined();
+  });
+
+  it("starts one gateway when two start at once", async () => {
+    await using gateway = new GatewayProcess();
+    const outcomes = await Promise.all([gateway.start(), gateway.start()]);
+    expect(outcomes.map(({ line }) => (line.ready ? "ready" : line.code)).toSorted()).toEqual([
+      "gateway_running",
+      "ready",
+    ]);
     expect(await gateway.tls().health({})).toBeDefined();
   });
 
@@ -237,6 +247,7 @@ describe("the gateway process", () => {
       HTTPS_PROXY: "http://127.0.0.1:1",
       SSL_CERT_FILE: "/nonexistent",
       NODE_EXTRA_CA_CERTS: "/nonexistent",
+      AWS_SECRET_ACCESS_KEY: "aws-secret-of-the-person",
     });
     process.kill(gateway.pid, "SIGUSR1");
     await sleep(100);
@@ -250,6 +261,18 @@ describe("the gateway process", () => {
     const peek = await runCommand(["cat", `/proc/${gateway.pid}/maps`]);
     if (mode === "user") expect(peek.stderr).toMatch(/Permission denied/);
     expect(readFileSync(`/proc/${gateway.pid}/status`, "utf8")).toMatch(/^CoreDumping:\t0$/m);
+  });
+
+  it.runIf(mode === "root")("uses no folder that another user made", async () => {
+    await using gateway = new GatewayProcess();
+    mkdirSync(gateway.paths.runtime, { recursive: true });
+    chownSync(gateway.paths.runtime, 65534, 65534);
+    const { line } = await gateway.start();
+    expect(line).toMatchObject({
+      ready: false,
+      code: "folder_unusable",
+      message: expect.stringContaining("belongs to uid 65534"),
+    });
   });
 
   it.runIf(mode === "root")("asks the kernel who is at the other end of its socket", async () => {
@@ -289,18 +312,22 @@ describe("the gateway process", () => {
     await using gateway = new GatewayProcess();
     await gateway.started();
     await gateway.end();
-    const times: number[] = [];
-    for (let run = 0; run < 5; run++) {
+    const starts: number[] = [];
+    const plain: number[] = [];
+    // Interleaved with Node's own start, so that a busy machine slows both.
+    for (let run = 0; run < 7; run++) {
+      plain.push((await runCommand([process.execPath, "-e", "0"])).durationMs);
       const { line, ms } = await gateway.start();
       expect(line.ready).toBe(true);
-      times.push(ms);
+      starts.push(ms);
       await gateway.end();
     }
-    const median = times.toSorted((a, b) => a - b)[2]!;
+    const median = (times: readonly number[]) => times.toSorted((a, b) => a - b)[3]!;
+    const ratio = median(starts) / median(plain);
     console.log(
-      `gateway start to ready: median ${median.toFixed(0)} ms of ${times.map((ms) => ms.toFixed(0)).join(", ")}`,
+      `gateway start to ready: median ${median(starts).toFixed(0)} ms, ${ratio.toFixed(1)} times the start of Node`,
     );
-    // The budget is 250 ms on a quiet machine; a busy one gets three times as much.
-    expect(median).toBeLessThan(750);
+    // 250 ms are the budget where Node itself takes 20.
+    expect(ratio).toBeLessThan(250 / 20);
   });
 });

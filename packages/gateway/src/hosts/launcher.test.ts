@@ -7,15 +7,17 @@ import { pino } from "pino";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { openStore } from "../store/store.ts";
 import type { HostRecord, Store } from "../store/types.ts";
-import { createHostLauncher } from "./launcher.ts";
+import { createHostLauncher, HOST_CONNECT_LIMIT_MS } from "./launcher.ts";
 import type { HostProcesses } from "./process.ts";
-import type { HostLauncher } from "./types.ts";
+import { HOST_IDLE_LIMIT_MS, type HostLauncher } from "./types.ts";
 
 let folder: string;
 let store: Store;
 let processes: FakeProcesses;
 let launcher: HostLauncher;
 let now: number;
+/** Added to the monotonic clock. */
+let elapsed: number;
 
 /** A process table in memory. */
 class FakeProcesses implements HostProcesses {
@@ -54,7 +56,7 @@ class FakeProcesses implements HostProcesses {
 const open = (placement: "workspace" | "sandbox" = "workspace") =>
   createHostLauncher({
     store,
-    clock: { ...systemClock, now: () => now },
+    clock: { ...systemClock, now: () => now, monotonic: () => performance.now() + elapsed },
     log: pino({ level: "silent" }),
     processes,
     program: "/host.mjs",
@@ -73,6 +75,7 @@ beforeEach(async () => {
   store = await openStore(join(folder, "gateway.db"));
   processes = new FakeProcesses();
   now = 1_000_000;
+  elapsed = 0;
   launcher = open();
 });
 
@@ -217,6 +220,31 @@ describe("the host launcher", () => {
     expect([...processes.running.keys()]).toEqual([busy.pid]);
     expect(await store.hosts.get(idle.id)).toMatchObject({ state: "ended" });
     await expect(launcher.ensure("w", "1")).rejects.toMatchObject({ code: "gateway_stopping" });
+  });
+
+  it("reports a host that has held nothing for ten minutes, and no other", async () => {
+    const idle: string[] = [];
+    launcher.subscribe({ onGone: () => {}, onIdle: (host) => idle.push(host.id) });
+    const [used, unused] = [await launcher.ensure("w", "1"), await launcher.ensure("v", "2")];
+    for (const host of [used, unused]) {
+      await connect(host);
+      launcher.holds(host.id, 1);
+    }
+    launcher.holds(unused.id, 0);
+    elapsed += HOST_IDLE_LIMIT_MS - 60_000;
+    await sleep(300);
+    expect(idle).toEqual([]);
+    elapsed += 60_000;
+    await sleep(300);
+    expect(idle).toEqual([unused.id]);
+  });
+
+  it("ends a host that never connects", async () => {
+    const gone = new Promise((resolve) => launcher.subscribe({ onGone: resolve, onIdle: () => {} }));
+    const host = await launcher.ensure("w", "1");
+    elapsed += HOST_CONNECT_LIMIT_MS + 1;
+    expect(await gone).toMatchObject({ id: host.id });
+    expect(processes.signals).toEqual(["SIGKILL"]);
   });
 
   it("does not take a reboot for crashes", async () => {

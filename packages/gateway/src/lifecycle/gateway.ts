@@ -1,4 +1,4 @@
-import { unlink } from "node:fs/promises";
+import { stat, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import { unavailable } from "@openshell/api/errors.ts";
 import { SandboxPhase } from "@openshell/api/generated/openshell_pb.js";
@@ -10,6 +10,7 @@ import {
   type PathEnvironment,
   RuntimeError,
   systemClock,
+  systemCode,
   writeFileAtomic,
 } from "@openshell/base";
 import { daemonEnvironment } from "@openshell/base/daemon.ts";
@@ -49,6 +50,8 @@ export interface StartOptions {
 export interface StopRequest {
   readonly sandboxes: "keep" | "stop";
   readonly reason: string;
+  /** Something broke: the process ends with a failure status. */
+  readonly failed: boolean;
 }
 
 /** A gateway that serves. */
@@ -76,7 +79,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   const { config, paths } = loaded;
   await using opened = new AsyncDisposableStack();
 
-  for (const folder of [paths.state, paths.runtime, paths.logs]) await ensureFolder(folder);
+  for (const folder of [paths.state, paths.runtime, paths.logs]) await ensureOwnFolder(folder);
   const gatewayLog = opened.use(openGatewayLog(join(paths.logs, "gateway.log"), config.logLevel));
   const { log } = gatewayLog;
   const lock = acquireFileLock(join(paths.state, "lock"));
@@ -111,7 +114,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   if (pki !== undefined && pki.renewed.length > 0) log.info({ renewed: pki.renewed }, "made new certificates");
   store.failed.catch((error) => {
     log.fatal({ err: error }, "the store is lost");
-    wish.resolve({ sandboxes: "keep", reason: "the store is lost" });
+    wish.resolve({ sandboxes: "keep", reason: "the store is lost", failed: true });
   });
 
   const vault = createVault(kek);
@@ -156,7 +159,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     record: () => record,
     runningSandboxes: () => services.runningSandboxes(),
     hosts: () => hosts.current().length,
-    stop: (sandboxes) => wish.resolve({ sandboxes, reason: "asked through the users' socket" }),
+    stop: (sandboxes) => wish.resolve({ sandboxes, reason: "asked through the users' socket", failed: false }),
   });
   const readiness = readinessRoute({ version, checkStore: () => store.check() });
   // Loaded and counted only when somebody asks for metrics.
@@ -245,6 +248,23 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
       await resources.disposeAsync();
     },
   };
+}
+
+/** A private folder of this uid. One that somebody else made first, say below a shared XDG_RUNTIME_DIR, is theirs to change. */
+async function ensureOwnFolder(folder: string): Promise<void> {
+  const refuse = (why: string, cause?: unknown): never => {
+    throw new RuntimeError("folder_unusable", `the folder ${folder} cannot be used: ${why}`, {
+      next: "Remove it, or set the XDG variables to folders of your own",
+      cause,
+    });
+  };
+  try {
+    await ensureFolder(folder);
+  } catch (error) {
+    refuse(systemCode(error) ?? (error as Error).message, error);
+  }
+  const { uid } = await stat(folder);
+  if (uid !== process.getuid?.()) refuse(`it belongs to uid ${uid}`);
 }
 
 function sandboxesByPhase(counts: ReadonlyMap<number, number>): ReadonlyMap<string, number> {

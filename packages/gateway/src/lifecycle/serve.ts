@@ -1,6 +1,7 @@
 import { closeSync, writeSync } from "node:fs";
 import { homedir } from "node:os";
 import { describeError, type PathEnvironment, RuntimeError } from "@openshell/base";
+import { daemonEnvironment } from "@openshell/base/daemon.ts";
 import type { ReadyLine } from "@openshell/base/gateway-record.ts";
 import { lookup, parseFlags } from "../config/inputs.ts";
 import { loadConfig } from "../config/load.ts";
@@ -23,14 +24,13 @@ const STOP_LIMIT_MS = 5_000;
 /** As above, beside the 30 s that sandboxes have. Milliseconds. */
 const STOP_WITH_SANDBOXES_LIMIT_MS = 40_000;
 
-/** Variables that steer Node, TLS or proxies: a start by hand may bring them. */
-const STEERING = /^(NODE_.*|SSL_.*|.*_PROXY|.*_proxy|LD_.*)$/;
-
 /** Runs a gateway until it is told to stop. Resolves with the exit status. */
 export async function serve(options: ServeOptions): Promise<number> {
   const { args, env, mainUrl, version } = options;
   process.umask(0o077);
-  for (const name of Object.keys(env)) if (STEERING.test(name)) delete env[name];
+  // A start by hand may bring anything: credentials of the person, and what steers Node, TLS or proxies.
+  const allowed = daemonEnvironment(env);
+  for (const name of Object.keys(env)) if (!(name in allowed)) delete env[name];
   // With a handler of ours, Node does not open its inspector on this signal.
   process.on("SIGUSR1", () => {});
   process.on("SIGHUP", () => {});
@@ -65,12 +65,13 @@ export async function serve(options: ServeOptions): Promise<number> {
   process.on("uncaughtException", (error) => {
     log.fatal({ err: error }, "an error that nobody handled");
     // State may be half changed: end, and let the next start rebuild it from the store.
-    void end(gateway, { sandboxes: "keep", reason: "an unhandled error" }).then(() => process.exit(1));
+    void end(gateway, { sandboxes: "keep", reason: "an unhandled error", failed: true }).then(() => process.exit(1));
   });
   process.on("unhandledRejection", (error) => log.error({ err: error }, "a failure that nobody waited for"));
   report({ ready: true, record: gateway.record });
   const request = await Promise.race([gateway.stopRequested, signalled]);
-  return (await end(gateway, request)) ? 0 : 1;
+  const inOrder = await end(gateway, request);
+  return inOrder && !request.failed ? 0 : 1;
 }
 
 /** Stops in order; false when that took too long and the process should just end. */
@@ -100,7 +101,7 @@ function stopSignals(): Promise<StopRequest> {
       process.on(signal, () => {
         if (seen) process.exit(130);
         seen = true;
-        resolve({ sandboxes: "keep", reason: signal });
+        resolve({ sandboxes: "keep", reason: signal, failed: false });
       });
     }
   });

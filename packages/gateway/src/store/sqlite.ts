@@ -2,6 +2,7 @@ import { chmodSync, closeSync, constants, openSync } from "node:fs";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { RuntimeError } from "@openshell/base";
 import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement, sql } from "kysely";
+import { StoreError } from "./errors.ts";
 import { type MigrationTarget, migrate } from "./migrate.ts";
 import type { Tables } from "./schema.ts";
 
@@ -37,17 +38,26 @@ export function prepareDatabase(path: string): void {
   }
 }
 
-/** Queries over a connection that can only read. Its rows show every transaction committed before the query began. */
-export function openReader(path: string): Kysely<Tables> {
-  const database = new DatabaseSync(path, { readOnly: true, timeout: BUSY_TIMEOUT_MS });
-  return new Kysely<Tables>({ dialect: new SqliteDialect({ database: adapt(database) }) });
+/** A connection that can only read. */
+export interface Reader extends Disposable {
+  /** Rows show every transaction committed before the query began. */
+  readonly db: Kysely<Tables>;
+}
+
+/** Opens a reader; queries after its end reject with StoreError store_closed. */
+export function openReader(path: string): Reader {
+  const database = adapt(new DatabaseSync(path, { readOnly: true, timeout: BUSY_TIMEOUT_MS }));
+  const db = new Kysely<Tables>({ dialect: new SqliteDialect({ database }) });
+  return { db, [Symbol.dispose]: () => database.close() };
 }
 
 /** What kysely's SQLite driver asks of a database, over node:sqlite. Statements are prepared once and kept. */
 function adapt(database: DatabaseSync): SqliteDatabase {
   const prepared = new Map<string, SqliteStatement>();
+  let closed = false;
   return {
     prepare(text) {
+      if (closed) throw new StoreError("store_closed", "the store is closed");
       const known = prepared.get(text);
       if (known !== undefined) return known;
       if (prepared.size >= MAX_PREPARED) prepared.clear();
@@ -56,6 +66,8 @@ function adapt(database: DatabaseSync): SqliteDatabase {
       return made;
     },
     close() {
+      if (closed) return;
+      closed = true;
       prepared.clear();
       database.close();
     },

@@ -245,8 +245,10 @@ describe("the store", () => {
     expect(await store.hosts.get("a")).toBeUndefined();
   });
 
-  it("refuses writes after it is closed", async () => {
+  it("refuses reads and writes after it is closed", async () => {
     await store[Symbol.asyncDispose]();
+    await expect(store.idBlocks.all()).rejects.toMatchObject({ code: "store_closed" });
+    await expect(store.check()).rejects.toMatchObject({ code: "store_closed" });
     await expect(store.write(store.idBlocks.release("x"))).rejects.toMatchObject({ code: "store_closed" });
     store = await openStore(path);
   });

@@ -22,7 +22,8 @@ import { Writer } from "./writer.ts";
 export async function openStore(path: string): Promise<Store> {
   prepareDatabase(path);
   const writer = await Writer.open(path);
-  const db = openReader(path);
+  const reader = openReader(path);
+  const { db } = reader;
   const sandboxes = sandboxRepository(db);
   const write: Store["write"] = (...commands) => writer.write(...commands);
 
@@ -69,7 +70,7 @@ export async function openStore(path: string): Promise<Store> {
     },
     async [Symbol.asyncDispose]() {
       // Readers first: the last connection to close folds the WAL back into the file, and that must be the writer.
-      await db.destroy();
+      reader[Symbol.dispose]();
       await writer[Symbol.asyncDispose]();
     },
   };
