@@ -266,6 +266,39 @@ describe("local driver", () => {
     await expect(driver.inspect(sandboxId)).rejects.toMatchObject(refused);
   });
 
+  it.skipIf(inMode({ root: false, user: true }))("never empties what is mounted into a sandbox's folder", async () => {
+    const intent = bench.intent();
+    await bench.driver.create(intent);
+    await bench.driver.stop(intent.sandboxId);
+    const precious = join(bench.folder, "precious");
+    mkdirSync(precious);
+    writeFileSync(join(precious, "file"), "kept");
+    const point = join(bench.options.paths.state, "sandboxes", intent.sandboxId, "home", "m");
+    mkdirSync(point);
+    execFileSync("mount", ["--bind", precious, point]);
+    try {
+      await expect(bench.driver.delete(intent.sandboxId)).rejects.toThrow(/mounted at .*\/home\/m/);
+      expect(readFileSync(join(precious, "file"), "utf8")).toBe("kept");
+    } finally {
+      execFileSync("umount", [point]);
+      rmSync(precious, { recursive: true });
+    }
+    await bench.driver.delete(intent.sandboxId);
+    await expectNoDriverLeaks(bench, before);
+  });
+
+  it("leaves the caller's files alone when a sandbox with volumes is deleted", async () => {
+    const folder = join(bench.folder, "volume");
+    mkdirSync(join(folder, "deep"), { recursive: true });
+    writeFileSync(join(folder, "deep", "file"), "kept");
+    const intent = bench.intent({ volumes: [{ source: folder, target: "/sandbox/v", access: "rw" }] });
+    await bench.driver.create(intent);
+    await bench.driver.delete(intent.sandboxId);
+    expect(readFileSync(join(folder, "deep", "file"), "utf8")).toBe("kept");
+    rmSync(folder, { recursive: true });
+    await expectNoDriverLeaks(bench, before);
+  });
+
   it("runs many sandboxes at once and removes them all", async () => {
     const intents = Array.from({ length: 20 }, () => bench.intent());
     const all = await Promise.all(intents.map((intent) => bench.driver.create(intent)));

@@ -114,6 +114,14 @@ describe("restrictions in force", () => {
     expect(await sh("echo alive")).toEqual({ stdout: "alive\n", stderr: "", exit: OK });
   });
 
+  it("keep a crash from reaching the host's core dump program", async () => {
+    const { stdout } = await sh(
+      "grep 'Max core' /proc/self/limits; perl -e 'kill SEGV => $$'; ls -A /tmp | grep -c core",
+    );
+    expect(stdout).toMatch(/^Max core file size +1 +1 +bytes/);
+    expect(stdout).toMatch(/\n0\n$/);
+  });
+
   it("end a 32-bit program", async () => {
     if (process.arch !== "x64") return;
     // int 0x80 with exit(0): another machine's call table.

@@ -2,7 +2,7 @@ import { z } from "zod";
 import { DriverError } from "../driver.ts";
 import { FIRST_BLOCK_ID, ID_BLOCKS } from "./identity.ts";
 
-/** `[openshell.drivers.local]` of gateway.toml. Every value has a default; unknown keys are refused. */
+/** `[local]` of gateway.toml. Every value has a default; unknown keys are refused. */
 const schema = z.strictObject({
   /** Folders that any caller may mount volumes from. */
   volume_roots: z.array(z.string().startsWith("/")).default([]),
@@ -27,19 +27,15 @@ export function parseLocalDriverConfig(table: unknown): LocalDriverConfig {
   const result = schema.safeParse(table ?? {});
   if (!result.success) {
     const problems = result.error.issues.map((issue) => `${issue.path.join(".") || "table"}: ${issue.message}`);
-    throw new DriverError("invalid_driver_config", `[openshell.drivers.local] ${problems.join("; ")}`, {
+    throw new DriverError("invalid_driver_config", `[local] ${problems.join("; ")}`, {
       next: `Known keys: ${Object.keys(schema.shape).join(", ")}`,
     });
   }
   const { id_range_start: start, id_range_blocks: blocks } = result.data;
   if (start + blocks * 65_536 > 0xffff_ffff) {
-    throw new DriverError(
-      "invalid_driver_config",
-      "[openshell.drivers.local] id_range_blocks: the range ends beyond the last id",
-      {
-        next: "Lower id_range_start or id_range_blocks",
-      },
-    );
+    throw new DriverError("invalid_driver_config", "[local] id_range_blocks: the range ends beyond the last id", {
+      next: "Lower id_range_start or id_range_blocks",
+    });
   }
   return result.data;
 }

@@ -44,17 +44,23 @@ export function listeningSockets(table: string): readonly string[] {
   return [...new Set(paths)];
 }
 
-/** Type of the file system that holds `path`: the mount with the longest mount point above it. */
-export function fileSystemOf(path: string, mountinfo = readText("/proc/self/mountinfo")): string | undefined {
-  let best: { point: string; type: string } | undefined;
-  for (const line of mountinfo.split("\n")) {
+/** Where something is mounted in this process's view, in the order in which it was, with the file system's type. */
+export function mounts(mountinfo = readText("/proc/self/mountinfo")): readonly { point: string; type: string }[] {
+  return mountinfo.split("\n").flatMap((line) => {
     const [left = "", right = ""] = line.split(" - ");
     // Blanks in mount points are written as octal escapes.
     const point = left
       .split(" ")[4]
       ?.replace(/\\([0-7]{3})/g, (_, digits: string) => String.fromCharCode(Number.parseInt(digits, 8)));
     const type = right.split(" ")[0];
-    if (point === undefined || type === undefined) continue;
+    return point === undefined || type === undefined ? [] : [{ point, type }];
+  });
+}
+
+/** Type of the file system that holds `path`: the mount with the longest mount point above it. */
+export function fileSystemOf(path: string, mountinfo?: string): string | undefined {
+  let best: { point: string; type: string } | undefined;
+  for (const { point, type } of mounts(mountinfo)) {
     const holds = point === "/" || path === point || path.startsWith(`${point}/`);
     // A later mount on the same point hides the earlier one.
     if (holds && (best === undefined || point.length >= best.point.length)) best = { point, type };

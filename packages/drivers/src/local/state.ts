@@ -1,9 +1,11 @@
 import { createHash, randomBytes } from "node:crypto";
 import { chmod, lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { systemCode } from "@openshell/base";
+import { escapeUntrusted, systemCode } from "@openshell/base";
 import { z } from "zod";
 import { DriverError, type SandboxIntent, type StartedSandbox } from "../driver.ts";
+import { mounts } from "./host-files.ts";
+import { isWithin } from "./root-view.ts";
 
 /** Written before anything is started, so that whatever a crash leaves behind can be found and undone. */
 export interface LaunchRecord {
@@ -125,6 +127,7 @@ export class SandboxFolders {
 
   /** Removes a sandbox's folder whatever modes the agent gave its files. Moved aside first, so that a crash cannot leave half a sandbox under its name. */
   async remove(sandboxId: string): Promise<void> {
+    checkNothingMounted(this.of(sandboxId));
     const trash = join(this.root, `.trash-${sandboxId}-${randomBytes(4).toString("hex")}`);
     try {
       await rename(this.of(sandboxId), trash);
@@ -136,7 +139,11 @@ export class SandboxFolders {
 
   /** Finishes removals that a crash interrupted; `prefix` narrows them. */
   async emptyTrash(prefix = ".trash-"): Promise<void> {
-    for (const name of await readdir(this.root)) if (name.startsWith(prefix)) await removeTree(join(this.root, name));
+    for (const name of await readdir(this.root)) {
+      if (!name.startsWith(prefix)) continue;
+      checkNothingMounted(join(this.root, name));
+      await removeTree(join(this.root, name));
+    }
   }
 
   async #read<T>(sandboxId: string, file: string, schema: z.ZodType<T>): Promise<T | undefined> {
@@ -173,6 +180,23 @@ async function replaceFile(path: string, value: object): Promise<void> {
     await rm(temporary, { force: true });
     throw error;
   }
+}
+
+/**
+ * A sandbox's mounts live in its own namespace and are gone with it. One that is visible here is somebody else's folder:
+ * removing the tree would empty it.
+ */
+function checkNothingMounted(folder: string): void {
+  const mounted = mounts().find(({ point }) => isWithin(point, folder));
+  if (mounted === undefined) return;
+  throw new DriverError(
+    "delete_failed",
+    `something is mounted at ${escapeUntrusted(mounted.point)}, which would be emptied`,
+    {
+      next: `Unmount it (umount ${escapeUntrusted(mounted.point)}), then delete the sandbox again`,
+      retryable: true,
+    },
+  );
 }
 
 /** `rm -rf` for a tree whose owner may have closed folders to itself. No process of the sandbox lives any more, so nothing changes under it; links are removed, never followed. */

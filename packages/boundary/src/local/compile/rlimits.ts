@@ -13,12 +13,19 @@ export const SOFT_OPEN_FILES = 1_024;
 export const HARD_OPEN_FILES = 16_384;
 
 /**
- * Resource limits of every agent process. No core files, since they would hold what the agent handled; RLIMIT_NPROC
+ * One byte instead of none: with a core_pattern that names a program the kernel ignores a limit of 0 and runs that program
+ * on the host, as root, on what the agent chose to crash; 1 is the value for which it does not (fs/coredump.c). A core
+ * file of one byte is not written either.
+ */
+const NO_CORE = 1n;
+
+/**
+ * Resource limits of every agent process. No core dumps, since they would hold what the agent handled; RLIMIT_NPROC
  * counts within the sandbox's user namespace (Linux 5.14), so it bounds a fork bomb even where no cgroup can be made.
  */
 export function agentRlimits(pids: number = DEFAULT_PIDS): readonly Rlimit[] {
   return [
-    { resource: RLIMIT_CORE, soft: 0n, hard: 0n },
+    { resource: RLIMIT_CORE, soft: NO_CORE, hard: NO_CORE },
     { resource: RLIMIT_NPROC, soft: BigInt(pids), hard: BigInt(pids) },
     { resource: RLIMIT_NOFILE, soft: BigInt(SOFT_OPEN_FILES), hard: BigInt(HARD_OPEN_FILES) },
   ];
