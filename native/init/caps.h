@@ -5,8 +5,7 @@
 
 #define CAPS_INIT (1ULL << 5 /* KILL */ | 1ULL << 6 /* SETGID */ | 1ULL << 7 /* SETUID */ | 1ULL << 8 /* SETPCAP */ | 1ULL << 19 /* SYS_PTRACE */)
 #define CAPS_ZYGOTE (1ULL << 6 | 1ULL << 7)
-/* DAC_READ_SEARCH: descriptors of processes are listed for their owner alone. It is not in effect while acting as the agent. */
-#define CAPS_IDENTIFIER (1ULL << 2 | 1ULL << 6 | 1ULL << 7 | 1ULL << 19)
+#define CAPS_IDENTIFIER (1ULL << 6 | 1ULL << 7 | 1ULL << 19)
 
 int become_inner_root(void);
 int keep_capabilities(uint64_t mask);

@@ -13,7 +13,7 @@
 #include "restrict.h"
 #include "spawn.h"
 
-enum { STRANGERS_MAX = 4, HELLO_MS = 5000, STATE_MAX = 256 << 10, LAYERS_MAX = 6144, SPEC_MAX = 2 << 20 };
+enum { STRANGERS_MAX = 4, HELLO_MS = 5000, HELLO_MAX = 4096, STATE_MAX = 256 << 10, LAYERS_MAX = 6144, SPEC_MAX = 2 << 20 };
 enum { FROZEN_ABSENT = 1, FROZEN_ASKED = 2 };
 enum { STATE_FRESH, STATE_CONFIRMED, STATE_MAIN_STARTED, STATE_MAIN_EXITED };
 
@@ -89,6 +89,7 @@ static bool hello(struct channel *c) {
   if (c->type != FRAME_HELLO || r.bad || !nonce_matches(nonce)) return false;
   detach();
   host = *c;
+  host.limit = MESSAGE_MAX;
   *c = (struct channel){.fd = -1};
   if (oldest > PROTOCOL_REVISION || newest < PROTOCOL_REVISION) {
     errno = EPROTO;
@@ -257,7 +258,7 @@ static void accept_stranger(void) {
   if (fd < 0) return;
   for (int i = 0; i < STRANGERS_MAX; i++) {
     if (strangers[i].fd >= 0 || !peer_allowed(fd)) continue;
-    strangers[i] = (struct channel){.fd = fd, .since = monotonic_ms()};
+    strangers[i] = (struct channel){.fd = fd, .limit = HELLO_MAX, .since = monotonic_ms()};
     return;
   }
   close(fd);
@@ -314,7 +315,7 @@ int control_run(void) {
     int spawns = spawn_poll(list + 3 + STRANGERS_MAX);
     if (poll(list, (nfds_t)(3 + STRANGERS_MAX + spawns), next_timeout(now)) < 0) continue;
     now = monotonic_ms();
-    if (frozen == 0) spawn_watch(now);
+    spawn_watch(now, frozen != 0);
     spawn_events(list + 3 + STRANGERS_MAX, spawns);
     if (list[1].revents != 0) {
       struct signalfd_siginfo info;

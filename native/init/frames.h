@@ -19,7 +19,7 @@ void frame_head(uint8_t *head, size_t size, uint16_t type, uint16_t fds, uint32_
 struct pending_frame;
 struct channel {
   int fd;
-  uint8_t *input;          /* a whole message, grown to MESSAGE_MAX at most */
+  uint8_t *input;          /* a whole message, grown to limit at most */
   size_t input_size, input_capacity, frame_left;
   uint8_t head[FRAME_HEAD];
   size_t head_size;
@@ -27,6 +27,7 @@ struct channel {
   uint32_t id, flags;
   struct pending_frame *first, *last;
   size_t queued;
+  size_t limit;            /* of a message; MESSAGE_MAX at most */
   int64_t since;           /* when the first byte of the message in progress came */
 };
 

@@ -55,13 +55,21 @@ static uint32_t socket_inode(const struct inet_diag_req_v2 *question) {
   return m->idiag_inode;
 }
 
-static bool owns(struct scan *s, pid_t pid) {
-  char path[32], link[64];
+/* Descriptors are listed for the owner of a process; a process that is not dumpable belongs to the inner root. */
+static DIR *open_descriptors(pid_t pid) {
+  char path[32];
   snprintf(path, sizeof path, "/proc/%d/fd", pid);
   DIR *dir = opendir(path);
+  if (dir != NULL || errno != EACCES) return dir;
+  act_as_agent_on_files(false);
+  return opendir(path);
+}
+
+static bool owns(struct scan *s, pid_t pid) {
+  char link[64];
+  DIR *dir = open_descriptors(pid);
   bool found = false;
-  if (dir == NULL) return false;
-  for (struct dirent *e; !found && (e = readdir(dir)) != NULL;) {
+  for (struct dirent *e; dir != NULL && !found && (e = readdir(dir)) != NULL;) {
     if (e->d_name[0] == '.') continue;
     if (++s->links > LINKS_MAX || (s->links % 32 == 0 && now_us() > s->until)) {
       s->complete = false;
@@ -71,7 +79,8 @@ static bool owns(struct scan *s, pid_t pid) {
     link[n > 0 ? n : 0] = 0;
     found = strcmp(link, s->wanted) == 0;
   }
-  closedir(dir);
+  if (dir != NULL) closedir(dir);
+  act_as_agent_on_files(true);
   return found;
 }
 
@@ -145,14 +154,11 @@ static void put_ancestors(struct writer *w, pid_t pid) {
   for (int i = 0; i < count; i++) put_process(w, chain[i]);
 }
 
-/* With the agent's own file rights: what the agent may not read has no identity. */
+/* This process acts on files as the agent: what the agent may not read has no identity. */
 static int open_executable(pid_t pid) {
   char link[32];
   snprintf(link, sizeof link, "/proc/%d/exe", pid);
-  act_as_agent_on_files(true);
-  int fd = open(link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  act_as_agent_on_files(false);
-  return fd;
+  return open(link, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 }
 
 static int answer(struct channel *c) {
@@ -206,6 +212,7 @@ _Noreturn void identify_main(int socket, struct bytes unused) {
   diag = (int)syscall(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
   setsockopt(diag, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   if (diag < 0 || keep_capabilities(box.inside_root ? CAPS_IDENTIFIER : 1ULL << 19) < 0) _exit(1);
+  act_as_agent_on_files(true);
   for (;;) {
     struct pollfd list[2] = {{socket, POLLIN, 0}, {c.fd, POLLIN | (c.first != NULL ? POLLOUT : 0), 0}};
     if (poll(list, 2, -1) < 0) continue;
@@ -218,6 +225,7 @@ _Noreturn void identify_main(int socket, struct bytes unused) {
       if (fds == 1) {
         channel_close(&c);
         c.fd = fd[0];
+        c.limit = FRAME_MAX;
       }
     } else if (list[1].revents & POLLOUT && channel_flush(&c) < 0) channel_close(&c);
     else if (list[1].revents != 0) serve(&c);

@@ -306,9 +306,10 @@ void spawn_host_gone(void) {
   }
 }
 
-void spawn_watch(int64_t now) {
+void spawn_watch(int64_t now, bool frozen) {
   for (struct spawn *s = spawns; s < spawns + SPAWNS_MAX; s++)
-    if (s->used && !s->forked && now - s->since > FORK_MS && zygote.pid > 0) {
+    if (frozen) s->since = now;
+    else if (s->used && !s->forked && now - s->since > FORK_MS && zygote.pid > 0) {
       kill(zygote.pid, SIGKILL);
       return;
     }

@@ -32,7 +32,7 @@ int spawn_signal(uint32_t handle, int number, bool group);
  * them to be gone, since a frozen process does not die. */
 void spawn_host_gone(void);
 /* With a single id the agent can stop the zygote: one that does not fork for 5 s is replaced. */
-void spawn_watch(int64_t now);
+void spawn_watch(int64_t now, bool frozen);
 bool spawn_waits(void);
 /* Poll entries for the zygote and the report pipes; then what they say. */
 int spawn_poll(struct pollfd *list);

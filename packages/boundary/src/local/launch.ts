@@ -111,6 +111,7 @@ const NEXT: Readonly<Record<string, string>> = {
   "sk-lookup-load": "Run the gateway with CAP_BPF and CAP_NET_ADMIN, or use another capture mode",
   "sk-lookup-map": "Run the gateway with CAP_BPF and CAP_NET_ADMIN, or use another capture mode",
   "volume-open": "Give a path that exists and contains no symbolic link",
+  "volume-clone": "Choose a folder without other mounts inside, or mount those as volumes of their own",
   "volume-idmap": "Move the folder to a file system that supports id-mapped mounts (ext4, xfs, btrfs, tmpfs)",
 };
 
