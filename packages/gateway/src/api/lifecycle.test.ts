@@ -1,5 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { DeletionOutcome, SandboxPhase } from "@openshell/api";
+import { DriverError } from "@openshell/drivers/driver.ts";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { Harness } from "./testing/harness.ts";
 
@@ -146,5 +147,95 @@ describe("the life of a sandbox", () => {
     expect(error).toMatchObject({ code: Code.Unavailable });
     expect((error as ConnectError).rawMessage).toMatch(/outcome of the command is unknown/);
     expect(seen).not.toContain("exit");
+  });
+
+  const ready = async () => (await gateway.get()).status?.conditions.find(({ type }) => type === "Ready");
+
+  it("says why a start does not get on, and goes on as soon as it can", async () => {
+    gateway.hostsAvailable = false;
+    await gateway.create();
+    await gateway.until(async () => (await ready())?.reason === "DependenciesNotReady", "told");
+    expect((await ready())?.message).toMatch(/no host can be started/);
+    gateway.hostsAvailable = true;
+    await gateway.phase(SandboxPhase.READY);
+    expect([...gateway.driver.launches.values()]).toEqual([1]);
+  });
+
+  it("fails for good what the driver refuses for good, with its words, and can be deleted", async () => {
+    gateway.driver.before = (operation) => {
+      if (operation === "create")
+        throw new DriverError("volume_unavailable", "/src is gone", { next: "Make it again" });
+    };
+    await gateway.create();
+    const failed = await gateway.phase(SandboxPhase.ERROR);
+    expect(failed.status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({
+      reason: "StartFailed",
+      message: "/src is gone. Make it again",
+    });
+    gateway.driver.before = () => {};
+    const { outcome } = await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect(outcome).toBe(DeletionOutcome.COMPLETED);
+  });
+
+  it("stops before it was ever created, and starts then", async () => {
+    const gate = Promise.withResolvers<void>();
+    gateway.driver.before = async (operation) => {
+      if (operation !== "create") return;
+      await gate.promise;
+      throw new DriverError("launch_failed", "not now", { retryable: true });
+    };
+    await gateway.create();
+    const stop = gateway.client.stopSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.until(async () => (await gateway.get()).status?.phase === SandboxPhase.STOPPING, "stopping");
+    gateway.driver.before = () => {};
+    gate.resolve();
+    expect((await stop).sandbox?.status?.phase).toBe(SandboxPhase.STOPPED);
+    expect(gateway.driver.sandboxes.size).toBe(0);
+    await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.phase(SandboxPhase.READY);
+  });
+
+  it("answers ACCEPTED when a deletion does not succeed at once, and finishes it by itself", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    let failures = 0;
+    gateway.driver.before = (operation) => {
+      if (operation === "delete" && failures++ === 0) throw new Error("busy");
+    };
+    const { outcome } = await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect(outcome).toBe(DeletionOutcome.ACCEPTED);
+    await gateway.until(async () => (await gateway.store.sandboxes.byId(metadata!.id)) === undefined, "gone");
+    expect(gateway.driver.sandboxes.size).toBe(0);
+  });
+
+  it("shows sandboxes of before a restart of the machine as stopped, with their files", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    gateway.bootId = "boot-2";
+    gateway.driver.sandboxes.set(metadata!.id, { ...gateway.driver.sandboxes.get(metadata!.id)!, running: undefined });
+    await gateway.restart();
+    const stopped = await gateway.phase(SandboxPhase.STOPPED);
+    expect(stopped.status?.conditions.find(({ type }) => type === "Ready")?.reason).toBe("MachineRestarted");
+    await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.phase(SandboxPhase.READY);
+    expect(gateway.driver.calls.filter((call) => call.startsWith("start"))).toHaveLength(1);
+  });
+
+  it("removes what the driver holds and no record knows", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    await gateway.store.write(gateway.store.sandboxes.remove(metadata!.id, "any"));
+    await gateway.restart();
+    await gateway.until(() => gateway.driver.sandboxes.size === 0, "orphan removed");
+  });
+
+  it("counts what runs, and stops it when the gateway is told to", async () => {
+    await gateway.create();
+    await gateway.create({ name: "other" });
+    await gateway.phase(SandboxPhase.READY);
+    await gateway.phase(SandboxPhase.READY, "other");
+    expect(await gateway.services.runningSandboxes()).toBe(2);
+    expect(await gateway.services.stopSandboxes(5_000)).toBe(0);
+    expect((await gateway.get()).status?.phase).toBe(SandboxPhase.STOPPED);
   });
 });

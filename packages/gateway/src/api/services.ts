@@ -11,7 +11,7 @@ import { launchFacts } from "../compute/launch-facts.ts";
 import { recover, watchDriver } from "../compute/recovery.ts";
 import { SandboxFeeds } from "../compute/sandbox-feed.ts";
 import { SessionEvents } from "../compute/session-events.ts";
-import { withPhase } from "../compute/status.ts";
+import { wantsToRun, withPhase } from "../compute/status.ts";
 import { SessionDelivery } from "../delivery/delivery.ts";
 import { RECONCILE_INTERVAL_MS } from "../delivery/limits.ts";
 import { buildSnapshot } from "../delivery/snapshot.ts";
@@ -200,11 +200,12 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     async stopSandboxes(limitMs) {
       const ids = await running();
       const stops = ids.map(async (id) => {
-        await store.modifySandbox(id, ({ status }) => ({
-          patch: {
-            status: withPhase(status, SandboxPhase.STOPPING, "Stopping", "the gateway is stopping", clock.now()),
-          },
-        }));
+        const message = "the gateway is stopping";
+        await store.modifySandbox(id, ({ status }) =>
+          wantsToRun(status.phase)
+            ? { patch: { status: withPhase(status, SandboxPhase.STOPPING, "Stopping", message, clock.now()) } }
+            : undefined,
+        );
         await controller.request(id);
       });
       const timer = new AbortController();

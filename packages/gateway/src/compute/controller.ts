@@ -292,6 +292,8 @@ export class SandboxController implements HostEvents {
   async #stop(record: SandboxRecord): Promise<void> {
     const { clock, driver, hosts } = this.#deps;
     await this.#endByRequest(record.id, STOP_GRACE_MS, "the sandbox is being stopped");
+    // The main process keeps its grace: the next gateway goes on.
+    if (this.#closed.signal.aborted) return;
     await driver.stop(record.id);
     hosts.unassign(record.id, "stopped");
     this.#forgetRun(record.id);
@@ -338,10 +340,11 @@ export class SandboxController implements HostEvents {
       if (session.state === "closed") resolve();
     });
     const timer = new AbortController();
+    const signal = AbortSignal.any([timer.signal, this.#closed.signal]);
     try {
       if (!session.send({ case: "end", value: create(EndSandboxSchema, { grace: toDuration(graceMs), reason }) }))
         return;
-      const limit = clock.sleep(graceMs + STOP_REPORT_MS, { signal: timer.signal, unref: true }).catch(() => {});
+      const limit = clock.sleep(graceMs + STOP_REPORT_MS, { signal, unref: true }).catch(() => {});
       await Promise.race([promise, limit]);
     } finally {
       timer.abort();

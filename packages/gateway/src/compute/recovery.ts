@@ -37,9 +37,12 @@ export async function recover(deps: RecoveryDeps): Promise<void> {
   }
   for (const id of held.keys()) log.warn({ [LogField.sandboxId]: id }, "removing a sandbox that no record knows");
   const orphans = [...held.keys()].map((id) => async () => {
-    await driver
-      .delete(id)
-      .catch((error: unknown) => log.warn({ [LogField.sandboxId]: id, err: error }, "cannot remove it"));
+    try {
+      await driver.delete(id);
+      await deps.store.write(deps.store.idBlocks.release(id));
+    } catch (error) {
+      log.warn({ [LogField.sandboxId]: id, err: error }, "cannot remove it");
+    }
   });
   const steps = [...work.map((id) => () => controller.request(id)), ...orphans];
   void runLimited(steps, RECOVERY_CONCURRENCY);

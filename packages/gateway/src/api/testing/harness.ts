@@ -78,6 +78,8 @@ export class Harness implements AsyncDisposable {
   #alive = true;
   /** Set to keep hosts from being started. */
   hostsAvailable = true;
+  /** Boot of the machine that the next gateway finds itself in. */
+  bootId = BOOT;
   configureHost: (host: FakeHost) => void = () => {};
 
   private constructor(folder: string) {
@@ -118,7 +120,7 @@ export class Harness implements AsyncDisposable {
       alwaysDenied: () => ["127.0.0.1:17670"],
       stopping: this.#stopping.signal,
     };
-    this.services = assembleServices(deps, this.#mortalDriver(life), BOOT);
+    this.services = assembleServices(deps, this.#mortalDriver(life), this.bootId);
     const identify: Interceptor = (next) => (request) => {
       request.contextValues.set(callerKey, this.caller);
       return next(request);
