@@ -287,6 +287,32 @@ describe("local driver", () => {
     await expectNoDriverLeaks(bench, before);
   });
 
+  it.each(["/tmp", "/etc", "..", "/proc/self/cwd"])(
+    "does not mount through a link to %s that the agent left in its home",
+    async (to) => {
+      const folder = join(bench.folder, "volume");
+      mkdirSync(folder);
+      const intent = bench.intent();
+      const first = await bench.driver.create(intent);
+      {
+        await using boundary = await confine(first, intent);
+        expect((await shell(boundary, first, `ln -s ${to} ~/src`)).exit).toEqual({ kind: "exited", code: 0 });
+      }
+      await bench.driver.stop(intent.sandboxId);
+      const next = {
+        ...intent,
+        generation: 2n,
+        volumes: [{ source: folder, target: "/sandbox/src/repo", access: "rw" } as const],
+      };
+      await expect(bench.driver.start(next)).rejects.toMatchObject({ code: "launch_failed" });
+      expect((await bench.driver.inspect(intent.sandboxId))?.running).toBeUndefined();
+      expect(readdirSync(folder)).toEqual([]);
+      await bench.driver.delete(intent.sandboxId);
+      rmSync(folder, { recursive: true });
+      await expectNoDriverLeaks(bench, before);
+    },
+  );
+
   it("leaves the caller's files alone when a sandbox with volumes is deleted", async () => {
     const folder = join(bench.folder, "volume");
     mkdirSync(join(folder, "deep"), { recursive: true });
