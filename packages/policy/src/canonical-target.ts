@@ -1,7 +1,7 @@
 /**
  * Request targets in one spelling, so that what a rule sees is what the upstream gets. RFC 3986 §6.2.2 with everything
  * ambiguous refused: control bytes, raw non-ASCII, `#`, bad escapes, `..` above the root, dot segments that only appear
- * after decoding, and `%2F` unless asked for.
+ * after (further) decoding, and `%2F` unless asked for.
  */
 import { PolicyLimit } from "./limits.ts";
 
@@ -76,15 +76,34 @@ function canonicalPath(raw: string, allowEncodedSlash: boolean): { path: string;
       output.pop();
       directory = true;
     } else {
-      // A dot segment beside %2F would appear once somebody decodes it.
-      if (decoded.slash && decoded.text.split("%2F").some((part) => part === "." || part === "..")) {
-        return "request-target hides a dot segment behind an encoded '/'";
+      if (decoded.text.includes("%") && hidesDotSegment(decoded.text)) {
+        return "request-target hides a dot segment behind an encoded character";
       }
       output.push(decoded.text);
     }
   }
   const path = `/${output.join("/")}`;
   return { path: directory && output.length > 0 ? `${path}/` : path, encodedSlash };
+}
+
+/** Overlong UTF-8 of `.`, `/` and `\\`, as bytes: no encoder makes them, and lenient decoders take them (CAPEC-80). */
+const OVERLONG: readonly (readonly [pattern: RegExp, character: string])[] = [
+  [/\xc0\xae|\xe0\x80\xae|\xf0\x80\x80\xae/g, "."],
+  [/\xc0\xaf|\xe0\x80\xaf|\xf0\x80\x80\xaf/g, "/"],
+  [/\xc1\x9c|\xe0\x81\x9c|\xf0\x80\x81\x9c/g, "\\"],
+];
+/** Servers behind a proxy of their own decode twice; nobody decodes more often. */
+const DECODE_ROUNDS = 3;
+
+/** Would a dot segment appear once somebody decodes the segment again, or takes `\` for `/` as some servers do? */
+function hidesDotSegment(segment: string): boolean {
+  let text = segment;
+  for (let round = 0; round < DECODE_ROUNDS && text.includes("%"); round += 1) {
+    text = text.replaceAll(/%([0-9A-Fa-f]{2})/g, (_, hex: string) => String.fromCharCode(Number.parseInt(hex, 16)));
+    for (const [pattern, character] of OVERLONG) text = text.replaceAll(pattern, character);
+    if (text.split(/[/\\]/).some((part) => /^\.\.?(;|$)/.test(part))) return true;
+  }
+  return false;
 }
 
 /** One segment with needless escapes removed and the others in upper case; `%2F` stays. */
