@@ -65,6 +65,13 @@ const NEXT_BY_CODE: Readonly<Partial<Record<RpcCode, string>>> = {
   internal: "The gateway's log has the cause; `openshell status` says where it is",
 };
 
+/** Commands that list resources, by kind. */
+const LISTS: Readonly<Record<string, string>> = {
+  sandbox: "openshell sandbox list",
+  provider: "openshell provider list",
+  "policy revision": "openshell policy list",
+};
+
 /** The errors of other packages, by name for the same reason. */
 function isRuntimeError(error: unknown): error is RuntimeError {
   return error instanceof Error && error.name === "RuntimeError";
@@ -83,6 +90,15 @@ function fromRpc(error: RpcError): CliError {
   const details = error.violations.map(
     ({ field, description }) => `${escapeUntrusted(field)}: ${escapeUntrusted(description)}`,
   );
+  const { resource } = error;
+  if (error.code === "not_found" && resource !== undefined && !error.message.includes(resource.name)) {
+    const kind = escapeUntrusted(resource.kind);
+    const list = LISTS[resource.kind];
+    return new CliError(`${kind} ${JSON.stringify(escapeUntrusted(resource.name))} does not exist`, {
+      next: list === undefined ? [] : `\`${list}\` shows what there is`,
+      cause: error,
+    });
+  }
   // The gateway puts its own next step behind the message; only a bare message gets ours.
   const fallback = NEXT_BY_CODE[error.code];
   const hasNext = /[.!?] [A-Z`]/.test(error.message);

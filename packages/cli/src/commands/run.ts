@@ -40,6 +40,8 @@ export const spec: CommandSpec = {
 
 /** Annotation of sandboxes that nobody wants once their main process has ended. */
 const EPHEMERAL = { "openshell.nvidia.com/retention": "ephemeral" };
+/** Whoever interrupts twice waits no longer than this; the gateway, having noted the wish, goes on by itself. Milliseconds. */
+const FORCED_DELETE_MS = 1_500;
 const NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789";
 
 export async function run(context: Context, args: Args): Promise<number> {
@@ -76,7 +78,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     await context.call(
       "DeleteSandbox",
       { workspaceScope: context.scope, name, allowMissing: true },
-      { timeoutMs: DELETE_TIMEOUT_MS },
+      { timeoutMs: interruption.atOnce.aborted ? FORCED_DELETE_MS : DELETE_TIMEOUT_MS },
     );
   };
   try {
@@ -142,9 +144,12 @@ export async function run(context: Context, args: Args): Promise<number> {
     progress.stop();
     running.abort();
     const error = await startFailure(context, failure, args.command, volumes);
-    await remove().catch((reason: unknown) =>
-      context.warn(`sandbox ${name} could not be removed: ${(reason as Error).message}`),
-    );
+    await remove().catch((reason: unknown) => {
+      const late = interruption.atOnce.aborted && reason instanceof RpcError && reason.code === "deadline_exceeded";
+      return late
+        ? context.say(`openshell: the gateway goes on removing sandbox ${name}`)
+        : context.warn(`sandbox ${name} could not be removed: ${(reason as Error).message}`);
+    });
     if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
     throw error;
   }

@@ -58,6 +58,8 @@ export class RpcError extends Error {
   /** `ErrorInfo.reason`, empty when there is none. */
   readonly reason: string;
   readonly violations: readonly RpcViolation[];
+  /** `ResourceInfo` of the error: what it is about. */
+  readonly resource: RpcResource | undefined;
 
   constructor(code: RpcCode, message: string, details: ErrorDetails = NO_DETAILS, cause?: unknown) {
     super(message === "" ? code.replaceAll("_", " ") : message, cause === undefined ? undefined : { cause });
@@ -65,6 +67,7 @@ export class RpcError extends Error {
     this.code = code;
     this.reason = details.reason;
     this.violations = details.violations;
+    this.resource = details.resource;
   }
 
   /** By name: the bundles of the command line each have a copy of this class. */
@@ -73,9 +76,15 @@ export class RpcError extends Error {
   }
 }
 
+export interface RpcResource {
+  readonly kind: string;
+  readonly name: string;
+}
+
 export interface ErrorDetails {
   readonly reason: string;
   readonly violations: readonly RpcViolation[];
+  readonly resource?: RpcResource | undefined;
 }
 
 export const NO_DETAILS: ErrorDetails = { reason: "", violations: [] };
@@ -86,13 +95,15 @@ export interface PackedDetail {
   readonly value: Uint8Array;
 }
 
-/** Reads the details that are shown: ErrorInfo and BadRequest of google.rpc. Undecodable ones are skipped. */
+/** Reads the details that are shown: ErrorInfo, BadRequest and ResourceInfo of google.rpc. Undecodable ones are skipped. */
 export function readDetails(packed: readonly PackedDetail[]): ErrorDetails {
   let reason = "";
   const violations: RpcViolation[] = [];
+  let resource: RpcResource | undefined;
   for (const { type, value } of packed) {
     try {
       if (type === "google.rpc.ErrorInfo") reason = stringField(value, 1);
+      if (type === "google.rpc.ResourceInfo") resource = { kind: stringField(value, 1), name: stringField(value, 2) };
       if (type === "google.rpc.BadRequest") {
         for (const { field, data } of new ProtoReader(value)) {
           if (field !== 1 || !(data instanceof Uint8Array)) continue;
@@ -103,7 +114,7 @@ export function readDetails(packed: readonly PackedDetail[]): ErrorDetails {
       // A detail that cannot be read is worth less than the error itself.
     }
   }
-  return { reason, violations };
+  return { reason, violations, resource };
 }
 
 /** Unpacks `google.rpc.Status` (the trailer `grpc-status-details-bin`). */
