@@ -219,6 +219,18 @@ s.sendall(b"x"); time.sleep(0.2); os.execv("/bin/sleep", ["sleep", "60"])`;
     await Promise.all([crowd.exit, collect(crowd.stdout).catch(() => {})]);
   });
 
+  it("and spawning work again after init's helpers died", async () => {
+    const children = readFileSync(`/proc/${sandbox.launched.pid}/task/${sandbox.launched.pid}/children`, "utf8");
+    for (const pid of children.trim().split(" ")) process.kill(Number(pid), "SIGKILL");
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    const { process: client, socket, owners } = await flowOf(["python3", "-c", CLIENT, "1.2.3.4"]);
+    expect(owners[0]?.pid).toBe(client.pid);
+    close(owners);
+    socket.destroy();
+    await client.signal(9);
+    await outcome(client);
+  });
+
   it("works again after the agent has killed everything it could", async () => {
     const killer = await sandbox.boundary.spawn(command(["python3", "-c", "import os\nos.kill(-1, 9)"]));
     await killer.exit;
