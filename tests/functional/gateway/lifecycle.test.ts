@@ -1,8 +1,11 @@
 import { execFileSync } from "node:child_process";
+import { once } from "node:events";
 import { chownSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { request } from "node:http";
 import { connect as connectHttp2 } from "node:http2";
 import { connect } from "node:net";
 import { join } from "node:path";
+import { text } from "node:stream/consumers";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code, createClient } from "@connectrpc/connect";
 import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-node";
@@ -179,8 +182,39 @@ describe("the gateway process", () => {
     expect(JSON.parse(second.read("metadata.json")).gateway_endpoint).toBe(endpoint);
     expect(await second.tls().health({})).toBeDefined();
     await second.end();
+    expect((await second.started()).endpoint).toBe(endpoint);
+    await second.end();
     const { line } = await second.start(["--port", "17670"]);
     expect(line).toMatchObject({ ready: false, code: "listen_failed" });
+  });
+
+  it("without TLS serves programs on loopback, and no web page", async () => {
+    await using gateway = new GatewayProcess();
+    const refused = await gateway.start(["--disable-tls"]);
+    expect(refused.line).toMatchObject({ ready: false, code: "invalid_configuration" });
+    gateway.home.writeGatewayConfig({
+      extra: "[openshell.gateway]\ndisable_tls = true\nauth = { allow_unauthenticated_users = true }",
+    });
+    const { endpoint } = await gateway.started();
+    expect(endpoint).toMatch(/^http:/);
+    expect(JSON.parse(gateway.read("metadata.json"))).toMatchObject({
+      auth_mode: "plaintext",
+      gateway_endpoint: endpoint,
+    });
+    const call = async (headers: Record<string, string>) => {
+      const sent = request(`${endpoint}/openshell.v1.OpenShell/GetCurrentUser`, {
+        method: "POST",
+        headers: { "content-type": "application/json", ...headers },
+      });
+      const [response] = (await once(sent.end("{}"), "response")) as [import("node:http").IncomingMessage];
+      return [response.statusCode, await text(response)];
+    };
+    expect(await call({})).toEqual([200, expect.stringContaining("unauthenticated-local-dev")]);
+    expect(await call({ host: "rebound.example:17670" })).toEqual([
+      403,
+      expect.stringContaining("not of this machine"),
+    ]);
+    expect(await call({ origin: "https://page.example" })).toEqual([403, expect.stringContaining("another origin")]);
   });
 
   it("serves probes and metrics on addresses of their own, and nothing else there", async () => {

@@ -1,4 +1,4 @@
-import { existsSync, readdirSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Client, Code } from "@connectrpc/connect";
@@ -57,6 +57,14 @@ describe("a gateway that ends and starts again", () => {
       expect(main).toMatch(/^\d+ \d+\nexit 0$/);
       const hosts = hostPids(gateway);
       expect(hosts).toHaveLength(1);
+      // The secret came through a pipe: neither arguments nor environment hold it, nor anything else of the caller's.
+      const seen = ["cmdline", "environ"].map((file) => readFileSync(`/proc/${hosts[0]}/${file}`, "latin1"));
+      expect(seen.join("\0")).not.toMatch(/[0-9a-f]{64}/);
+      const names = seen[1]!
+        .split("\0")
+        .filter(Boolean)
+        .map((entry) => entry.split("=")[0]!);
+      expect(names.filter((name) => !/^(PATH|HOME|LANG|TZ|PWD|XDG_\w+|OPENSHELL_\w+)$/.test(name))).toEqual([]);
       await gateway.end("SIGKILL");
 
       const startedAt = performance.now();

@@ -155,12 +155,16 @@ describe("listenPreferring", () => {
     const first = await listenTcp({ host: "127.0.0.1", port: 0 }, () => {});
     const { port } = first.address as { port: number };
     const listen = (address: { host: string; port: number }) => listenTcp(address, () => {});
-    const other = await listenPreferring({ host: "127.0.0.1", port, chosen: false }, listen);
+    const other = await listenPreferring({ host: "127.0.0.1", port, chosen: false }, undefined, listen);
     expect((other.address as { port: number }).port).not.toBe(port);
-    await expect(listenPreferring({ host: "127.0.0.1", port, chosen: true }, listen)).rejects.toMatchObject({
+    await expect(listenPreferring({ host: "127.0.0.1", port, chosen: true }, undefined, listen)).rejects.toMatchObject({
       code: "listen_failed",
     });
-    await first.close();
+    const again = (other.address as { port: number }).port;
     await other.close();
+    const second = await listenPreferring({ host: "127.0.0.1", port, chosen: false }, again, listen);
+    expect((second.address as { port: number }).port).toBe(again);
+    await first.close();
+    await second.close();
   });
 });

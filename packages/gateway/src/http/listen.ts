@@ -87,25 +87,28 @@ function closed(server: Server): Promise<void> {
 }
 
 /**
- * The wanted address; when its port is taken and nobody asked for it by name, any free one.
+ * The wanted address; when its port is taken and nobody asked for it by name, the second choice, else any free one.
  *
  * @throws RuntimeError listen_failed
  */
 export async function listenPreferring<Result extends Listener>(
   wanted: Address & { readonly chosen: boolean },
+  secondChoice: number | undefined,
   listen: (address: Address) => Promise<Result>,
 ): Promise<Result> {
-  try {
-    return await listen(wanted);
-  } catch (error) {
-    if (systemCode(error) === "EADDRINUSE" && !wanted.chosen) return listen({ host: wanted.host, port: 0 });
-    throw new RuntimeError(
-      "listen_failed",
-      `cannot listen on ${wanted.host} port ${wanted.port}: ${systemCode(error)}`,
-      {
-        next: "Set another [openshell.gateway] bind_address, or end the program that uses it",
-        cause: error,
-      },
-    );
+  const { host } = wanted;
+  const ports = wanted.chosen ? [wanted.port] : [wanted.port, ...(secondChoice === undefined ? [] : [secondChoice]), 0];
+  let failure: unknown;
+  for (const port of ports) {
+    try {
+      return await listen({ host, port });
+    } catch (error) {
+      failure = error;
+      if (systemCode(error) !== "EADDRINUSE") break;
+    }
   }
+  throw new RuntimeError("listen_failed", `cannot listen on ${host} port ${wanted.port}: ${systemCode(failure)}`, {
+    next: "Set another [openshell.gateway] bind_address, or end the program that uses it",
+    cause: failure,
+  });
 }

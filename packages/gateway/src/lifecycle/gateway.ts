@@ -22,11 +22,12 @@ import { DEFAULT_BIND, type LoadedConfig } from "../config/load.ts";
 import type { CreateServices, GatewayDeps } from "../deps.ts";
 import { createHostLauncher } from "../hosts/launcher.ts";
 import { systemHostProcesses } from "../hosts/process.ts";
+import { browserGuard } from "../http/browser-guard.ts";
 import { answer, Dispatcher } from "../http/dispatcher.ts";
 import { livenessRoute, readinessRoute } from "../http/health.ts";
 import { openGatewayLog } from "../logging/logger.ts";
 import { loadControlPlane } from "../pki/control-plane.ts";
-import { clientFolder, writeDiscovery } from "../pki/discovery.ts";
+import { clientFolder, registeredPort, writeDiscovery } from "../pki/discovery.ts";
 import { createInspectionCas } from "../pki/inspection-ca.ts";
 import { deriveKeys, loadKeyEncryptionKey } from "../pki/keys.ts";
 import { openStore } from "../store/store.ts";
@@ -177,10 +178,13 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
 
   const hostDispatcher = new Dispatcher([], hostRpc);
   const userDispatcher = new Dispatcher([livenessRoute, control], userRpc);
-  const tcpDispatcher = new Dispatcher([livenessRoute], userRpc);
+  const tcpRoutes = config.disableTls ? [browserGuard, livenessRoute] : [livenessRoute];
+  const tcpDispatcher = new Dispatcher(tcpRoutes, userRpc);
 
   opened.use(await openHostDoor(join(paths.runtime, "host.sock"), hostDispatcher));
-  const tcp = opened.use(await openTcpDoor(config.bind, tcpDispatcher, pki));
+  const root = clientConfigRoot(where);
+  const earlier = await registeredPort(root, config.name);
+  const tcp = opened.use(await openTcpDoor(config.bind, earlier, tcpDispatcher, pki));
   const address = tcp.listener.address as Address;
   denied.push(...reachableAt(address));
   for (const [plain, routes] of [
@@ -215,7 +219,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   await writeFileAtomic(recordPath, `${JSON.stringify(record, undefined, 2)}\n`);
   opened.defer(() => unlink(recordPath).catch(() => {}));
   const discovery = await writeDiscovery({
-    root: clientConfigRoot(where),
+    root,
     name: config.name,
     endpoint: record.endpoint,
     port: address.port,

@@ -46,14 +46,18 @@ export async function openHostDoor(path: string, dispatcher: Dispatcher): Promis
   return new Door(await listenUnix(path, (socket) => server.accept(socket, hostPeer)), server, 0);
 }
 
-/** The TCP listener for SDKs and other machines. `pki` is undefined where the configuration turned TLS off. */
+/**
+ * The TCP listener for SDKs and other machines. `earlier`: the port of the last start, the second choice, so that clients
+ * survive a restart. `pki` is undefined where the configuration turned TLS off.
+ */
 export async function openTcpDoor(
   bind: GatewayConfig["bind"],
+  earlier: number | undefined,
   dispatcher: Dispatcher,
   pki: ControlPlanePki | undefined,
 ): Promise<Door> {
   const server = new ConnectionServer(dispatcher, { streams: HttpLimits.streams, ping: true });
-  const listener = await listenPreferring(bind, (address) => {
+  const listener = await listenPreferring(bind, earlier, (address) => {
     if (pki === undefined) return listenTcp(address, (socket) => server.accept(socket, devPeer()));
     const material = { cert: pki.server.certificatePem, key: pki.server.privateKeyPem, ca: pki.caPem };
     return listenTls(address, material, (socket) => server.acceptTls(socket, tlsPeer(socket)));
@@ -67,7 +71,7 @@ export async function openPlainDoor(address: Address, dispatcher: Dispatcher): P
   const peer = { listener: "tcp", caller: undefined, refusal: undefined } as const;
   const bind = { ...address, chosen: true };
   return new Door(
-    await listenPreferring(bind, (wanted) => listenTcp(wanted, (socket) => server.accept(socket, peer))),
+    await listenPreferring(bind, undefined, (wanted) => listenTcp(wanted, (socket) => server.accept(socket, peer))),
     server,
   );
 }

@@ -41,6 +41,18 @@ export async function writeDiscovery(options: DiscoveryOptions): Promise<Discove
   return changed ? "written" : "unchanged";
 }
 
+/** The port that an earlier start of this gateway registered; undefined when there is none. */
+export async function registeredPort(root: string, name: string): Promise<number | undefined> {
+  const text = await readText(join(clientFolder(root, name), "metadata.json"));
+  if (text === undefined || isForeign(text)) return undefined;
+  try {
+    const { gateway_port: port } = JSON.parse(text) as { readonly gateway_port?: unknown };
+    return typeof port === "number" && Number.isInteger(port) && port > 0 && port <= 65_535 ? port : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
 function isForeign(text: string): boolean {
   try {
     return (JSON.parse(text) as { readonly is_remote?: unknown }).is_remote === true;

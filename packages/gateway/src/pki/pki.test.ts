@@ -10,7 +10,7 @@ import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { openStore } from "../store/store.ts";
 import { createVault } from "../store/vault.ts";
 import { LOCAL_NAMES, loadControlPlane } from "./control-plane.ts";
-import { writeDiscovery } from "./discovery.ts";
+import { registeredPort, writeDiscovery } from "./discovery.ts";
 import { createInspectionCas } from "./inspection-ca.ts";
 import { deriveKeys, loadKeyEncryptionKey } from "./keys.ts";
 
@@ -105,6 +105,7 @@ describe("discovery files", () => {
       auth_mode: "mtls",
     });
     expect(read("active_gateway")).toBe("g\n");
+    expect([await registeredPort(folder, "g"), await registeredPort(folder, "none")]).toEqual([17670, undefined]);
     expect(await writeDiscovery({ root: folder, ...options })).toBe("unchanged");
     await writeDiscovery({ root: folder, ...options, name: "h" });
     expect(read("active_gateway")).toBe("g\n");
