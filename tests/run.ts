@@ -14,6 +14,7 @@ import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { enterAsUserCommand, enterCommand } from "./support/enter.ts";
 import type { Mode } from "./support/mode.ts";
+import { preparePrograms } from "./support/programs.ts";
 import { createTestUser, loginEnvironment, type TestUser } from "./support/user.ts";
 
 /**
@@ -200,6 +201,12 @@ function prepare(): void {
   if (result.status !== 0) throw new Error("the build failed; --no-build runs tests that do not need it");
 }
 
+/** False when only test files are named that run none of the prepared programs. */
+function mayUsePrograms(rest: readonly string[]): boolean {
+  const files = rest.filter((argument) => argument.includes("tests/"));
+  return files.length === 0 || files.some((file) => /functional\/?$|functional\/(clients|agent)/.test(file));
+}
+
 async function main(args: readonly string[]): Promise<number> {
   const rest = [...args];
   const root = process.getuid?.() === 0;
@@ -217,6 +224,7 @@ async function main(args: readonly string[]): Promise<number> {
   const build = rest.indexOf("--no-build");
   if (build >= 0) rest.splice(build, 1);
   else prepare();
+  if (mayUsePrograms(rest)) await preparePrograms();
 
   const passes: Pass[] = [];
   if (wanted !== "user") passes.push(await passAsCaller("root", rest));
