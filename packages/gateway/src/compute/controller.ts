@@ -125,7 +125,9 @@ export class SandboxController implements HostEvents {
     const fields = { [LogField.sandboxId]: id, [LogField.code]: reason };
     this.#deps.log.warn(fields, message);
     this.#deps.feeds.of(id).addEvent({ type: "Warning", reason, message }, this.#deps.clock.now());
-    void this.request(id);
+    // An ephemeral sandbox goes with its release: whoever was announced is told the reason first.
+    if (isEphemeral(record) && runtimeFacts(record).awaitAttachment) this.mainProcessEnded(record);
+    else void this.request(id);
   }
 
   onHeld(hostId: string, held: readonly HeldSandbox[]): void {
