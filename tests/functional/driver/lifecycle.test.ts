@@ -156,13 +156,14 @@ describe("local driver", () => {
     await expectNoDriverLeaks(bench, before);
   });
 
-  it.each(["launch.json", "started.json"])("deletes a sandbox whose %s is damaged", async (file) => {
+  it.each(["launch.json", "started.json"])("stops and deletes a sandbox whose %s is damaged", async (file) => {
     const { driver } = bench;
     const intent = bench.intent();
     const started = await driver.create(intent);
     writeFileSync(join(bench.options.paths.state, "sandboxes", intent.sandboxId, file), "{");
-    expect(await driver.delete(intent.sandboxId)).toEqual({ existed: true });
+    await driver.stop(intent.sandboxId);
     expect(alive(started.record.pid)).toBe(false);
+    expect(await driver.delete(intent.sandboxId)).toEqual({ existed: true });
     await expectNoDriverLeaks(bench, before);
   });
 

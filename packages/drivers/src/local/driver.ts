@@ -1,9 +1,8 @@
-import { existsSync, realpathSync } from "node:fs";
+import { realpathSync } from "node:fs";
 import { chown, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type Clock, describeError, ensureFolder, type GatewayPaths, RuntimeError, systemClock } from "@openshell/base";
-import type { IsolationLayer } from "@openshell/boundary";
-import { type LaunchedSandbox, launchSandbox } from "@openshell/boundary/local/launch.ts";
+import { launchSandbox } from "@openshell/boundary/local/launch.ts";
 import {
   type ComputeDriver,
   type DeleteResult,
@@ -11,12 +10,10 @@ import {
   DriverError,
   type DriverEvent,
   type DriverSandbox,
-  type ProcessRecord,
   type SandboxIntent,
   type StartedSandbox,
-  type WorkloadLayout,
 } from "../driver.ts";
-import { systemRoots, TrustCache, type TrustFiles, writeTrustFiles } from "./ca-bundle.ts";
+import { TrustCache, writeTrustFiles } from "./ca-bundle.ts";
 import {
   type CgroupPlaces,
   cgroupMembers,
@@ -29,7 +26,6 @@ import {
 } from "./cgroups.ts";
 import type { LocalDriverConfig } from "./config.ts";
 import { endProcesses, thaw } from "./end.ts";
-import { agentEnvironment } from "./environment.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
 import {
   type CaptureChoice,
@@ -42,11 +38,9 @@ import {
   shortId,
 } from "./launch.ts";
 import { launchFailed } from "./launch-error.ts";
-import { ownFolderName, ownFolderTargets } from "./own-folders.ts";
 import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
-import { AGENT_USER, HOME, type OwnFolder, planRoot } from "./root-view.ts";
+import { checkId, ownFolders, type ResolvedIntent, resolveIntent, rootSteps, workloadLayout } from "./resolve.ts";
 import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
-import { planVolumes, type VolumePlan } from "./volumes.ts";
 import { InitWatch } from "./watch.ts";
 
 export const DRIVER_VERSION = "0.1.0";
@@ -122,13 +116,6 @@ interface Resources {
   readonly limits: { readonly cpu: boolean; readonly memory: boolean };
 }
 
-/** Everything about an intent that can be decided without touching anything. */
-interface Resolved {
-  readonly identity: ResolvedIdentity;
-  readonly volumes: VolumePlan;
-  readonly trust: TrustFiles;
-}
-
 /** Where a sandbox's processes and kernel objects are to be found. */
 type Traces = Pick<LaunchRecord, "sandboxId" | "title" | "controlFolder" | "cgroups">;
 
@@ -182,8 +169,7 @@ class LocalDriver implements ComputeDriver {
 
   async stop(sandboxId: string): Promise<void> {
     checkId(sandboxId);
-    const launched = await this.#with.folders.readLaunch(sandboxId);
-    if (launched !== undefined) await this.#end(launched);
+    await this.#end(await this.#traces(sandboxId));
   }
 
   async delete(sandboxId: string): Promise<DeleteResult> {
@@ -191,12 +177,7 @@ class LocalDriver implements ComputeDriver {
     const { folders } = this.#with;
     const existed = await folders.exists(sandboxId);
     try {
-      const launched = await folders.readLaunch(sandboxId).catch((error: unknown) => {
-        // Damaged state must not make a sandbox immortal: its init is found by its title all the same.
-        if (error instanceof DriverError && error.code === "state_unreadable") return undefined;
-        throw error;
-      });
-      await this.#end(launched ?? this.#unrecorded(sandboxId));
+      await this.#end(await this.#traces(sandboxId));
       await rm(this.#controlFolder(sandboxId), { recursive: true, force: true });
       await folders.remove(sandboxId);
     } catch (error) {
@@ -235,31 +216,20 @@ class LocalDriver implements ComputeDriver {
     await this.#watch[Symbol.asyncDispose]();
   }
 
-  #resolve(intent: SandboxIntent): Resolved {
-    checkId(intent.sandboxId);
-    if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(intent.hostname)) {
-      throw new DriverError(
-        "invalid_intent",
-        `host name ${JSON.stringify(intent.hostname.slice(0, 80))} is not a DNS label`,
-      );
-    }
+  #resolve(intent: SandboxIntent): ResolvedIntent {
     const { paths, clientConfigRoot, config } = this.#options;
-    const volumes = planVolumes(intent.volumes, {
-      caller: intent.caller,
+    return resolveIntent(intent, {
+      paths,
+      clientConfigRoot,
+      config,
+      mode: this.#with.mode,
       gatewayUid: process.getuid!(),
-      volumeRoots: config.volume_roots,
-      privateFolders: [paths.state, paths.config, paths.runtime, paths.logs, clientConfigRoot],
-      idmap: this.#with.mode.kind === "root",
+      trust: this.#trust,
     });
-    return {
-      identity: resolveIdentity(intent.process, this.#with.mode, intent.idBlock),
-      volumes,
-      trust: this.#trust.get(systemRoots(), intent.additionalCaPem, intent.inspectionCaPem),
-    };
   }
 
-  async #run(intent: SandboxIntent, resolved: Resolved): Promise<StartedSandbox> {
-    const { folders, processes } = this.#with;
+  async #run(intent: SandboxIntent, resolved: ResolvedIntent): Promise<StartedSandbox> {
+    const { folders } = this.#with;
     const before = await folders.readLaunch(intent.sandboxId);
     if (before !== undefined) {
       if (before.generation > intent.generation) {
@@ -274,13 +244,12 @@ class LocalDriver implements ComputeDriver {
     }
     const controlFolder = this.#controlFolder(intent.sandboxId);
     await ensureFolder(controlFolder);
-    const home = folders.home(intent.sandboxId);
-    await this.#prepareFolder(home, resolved.identity);
-    await this.#prepareOwnFolders(intent, resolved);
+    await this.#prepareFolder(folders.home(intent.sandboxId), resolved.identity);
+    await this.#prepareOwnFolders(intent.sandboxId, resolved);
     const trustFolder = folders.trust(intent.sandboxId);
     await makeFolder(trustFolder, 0o755);
     await writeTrustFiles(trustFolder, resolved.trust);
-    const cgroups = this.#makeCgroups(intent);
+    const cgroups = this.#makeCgroups(intent, resolved);
     const record: LaunchRecord = {
       sandboxId: intent.sandboxId,
       name: intent.name,
@@ -300,16 +269,9 @@ class LocalDriver implements ComputeDriver {
     };
     await folders.writeLaunch(record);
     try {
-      const { pid, netnsCookie } = await this.#launch(intent, resolved, record, cgroups);
-      const process = recordOf(processes, pid);
-      if (process === undefined) throw new DriverError("launch_failed", "init ended at once", { retryable: true });
-      const started = this.#started(intent, resolved, cgroups, process, {
-        kind: "local",
-        socketPath: controlSocketPath(controlFolder),
-        netnsCookie,
-      });
+      const started = await this.#launch(intent, resolved, record, cgroups);
       await folders.writeStarted(started);
-      this.#watch.add(intent.sandboxId, intent.generation, process);
+      this.#watch.add(started.sandboxId, started.generation, started.record);
       return started;
     } catch (error) {
       await this.#end(record);
@@ -319,76 +281,37 @@ class LocalDriver implements ComputeDriver {
 
   async #launch(
     intent: SandboxIntent,
-    { identity, volumes }: Resolved,
+    resolved: ResolvedIntent,
     record: LaunchRecord,
     cgroups: SandboxCgroups,
-  ): Promise<LaunchedSandbox> {
-    const root = planRoot({
-      uid: identity.plan.uid,
-      gid: identity.plan.gid,
-      hostname: intent.hostname,
-      shell: loginShell(),
-      trustFolder: this.#with.folders.trust(intent.sandboxId),
-      homeFolder: this.#with.folders.home(intent.sandboxId),
-      ownFolders: this.#ownFolders(intent),
-      tmpBytes: BigInt(this.#options.config.tmp_size),
-      volumes: volumes.steps,
-    });
-    const plan = planLaunch({
-      intent,
-      controlFolder: record.controlFolder,
-      identity,
-      cgroups,
-      root,
-      mode: this.#with.capture.mode,
-    });
-    return await this.#with.launch(plan, record.title);
-  }
-
-  #started(
-    intent: SandboxIntent,
-    { identity, volumes }: Resolved,
-    cgroups: SandboxCgroups,
-    process: ProcessRecord,
-    boundary: StartedSandbox["boundary"],
-  ): StartedSandbox {
-    const layout: WorkloadLayout = {
-      home: HOME,
-      workingDirectory: HOME,
-      uid: identity.plan.uid,
-      gid: identity.plan.gid,
-      readOnlyPaths: volumes.readOnlyPaths,
-      readWritePaths: volumes.readWritePaths,
-      processLimit: this.#processLimit(intent),
-      environment: agentEnvironment({ user: AGENT_USER, shell: loginShell(), hostPath: this.#options.env.PATH ?? "" }),
-    };
-    const isolation: IsolationLayer[] = [identity.isolation, captureLayer(this.#with.capture), ...cgroups.isolation];
+  ): Promise<StartedSandbox> {
+    const { folders, processes, capture, launch } = this.#with;
+    const { pid, netnsCookie } = await launch(
+      planLaunch({
+        intent,
+        controlFolder: record.controlFolder,
+        identity: resolved.identity,
+        cgroups,
+        root: rootSteps(intent, resolved, folders, this.#options.config),
+        mode: capture.mode,
+      }),
+      record.title,
+    );
+    const process = recordOf(processes, pid);
+    if (process === undefined) throw new DriverError("launch_failed", "init ended at once", { retryable: true });
     return {
       sandboxId: intent.sandboxId,
       generation: intent.generation,
       record: process,
-      boundary,
-      layout,
-      isolation,
+      boundary: { kind: "local", socketPath: controlSocketPath(record.controlFolder), netnsCookie },
+      layout: workloadLayout(resolved, this.#options.env.PATH ?? ""),
+      isolation: [resolved.identity.isolation, captureLayer(capture), ...cgroups.isolation],
     };
   }
 
-  #processLimit(intent: SandboxIntent): number {
-    return intent.resources.pids ?? this.#options.config.sandbox_pids_limit;
-  }
-
-  #makeCgroups(intent: SandboxIntent): SandboxCgroups {
-    const { config } = this.#options;
-    const memory = config.sandbox_memory_limit === 0 ? undefined : BigInt(config.sandbox_memory_limit);
-    return makeCgroups(
-      this.#cgroupName(intent.sandboxId),
-      {
-        memoryBytes: intent.resources.memoryBytes ?? memory,
-        cpuMillis: intent.resources.cpuMillis,
-        pids: this.#processLimit(intent),
-      },
-      this.#with.cgroups,
-    );
+  #makeCgroups(intent: SandboxIntent, { memoryBytes, processLimit }: ResolvedIntent): SandboxCgroups {
+    const limits = { memoryBytes, cpuMillis: intent.resources.cpuMillis, pids: processLimit };
+    return makeCgroups(this.#cgroupName(intent.sandboxId), limits, this.#with.cgroups);
   }
 
   /** A folder of the agent's own, under its outside id. An existing one is kept; its owner follows when the policy changed the id. */
@@ -397,22 +320,12 @@ class LocalDriver implements ComputeDriver {
     if (this.#with.mode.kind === "root") await chown(folder, identity.outsideUid, identity.outsideGid);
   }
 
-  #ownFolders({ sandboxId, writablePaths = [], volumes }: SandboxIntent): readonly OwnFolder[] {
-    const targets = ownFolderTargets(
-      writablePaths,
-      volumes.map((volume) => volume.target),
-    );
-    return targets.map((target) => ({
-      target,
-      source: join(this.#with.folders.work(sandboxId), ownFolderName(target)),
-    }));
-  }
-
-  async #prepareOwnFolders(intent: SandboxIntent, { identity }: Resolved): Promise<void> {
-    const own = this.#ownFolders(intent);
-    if (own.length === 0) return;
-    await makeFolder(this.#with.folders.work(intent.sandboxId), 0o700);
-    for (const { source } of own) await this.#prepareFolder(source, identity);
+  async #prepareOwnFolders(sandboxId: string, resolved: ResolvedIntent): Promise<void> {
+    const { folders } = this.#with;
+    if (resolved.ownFolders.length > 0) await makeFolder(folders.work(sandboxId), 0o700);
+    for (const { source } of ownFolders(sandboxId, resolved, folders)) {
+      await this.#prepareFolder(source, resolved.identity);
+    }
   }
 
   async #describe(launched: LaunchRecord): Promise<DriverSandbox> {
@@ -445,14 +358,20 @@ class LocalDriver implements ComputeDriver {
     await folders.removeStarted(launched.sandboxId);
   }
 
-  /** What a launch of this sandbox would have left, when no record says more. */
-  #unrecorded(sandboxId: string): Traces {
-    return {
-      sandboxId,
-      title: this.#title(sandboxId),
-      controlFolder: this.#controlFolder(sandboxId),
-      cgroups: [],
-    };
+  /** What a launch of this sandbox left, or would have left where no record says more: damaged state must not make a sandbox immortal. */
+  async #traces(sandboxId: string): Promise<Traces> {
+    const launched = await this.#with.folders.readLaunch(sandboxId).catch((error: unknown) => {
+      if (error instanceof DriverError && error.code === "state_unreadable") return undefined;
+      throw error;
+    });
+    return (
+      launched ?? {
+        sandboxId,
+        title: this.#title(sandboxId),
+        controlFolder: this.#controlFolder(sandboxId),
+        cgroups: [],
+      }
+    );
   }
 
   #controlFolder(sandboxId: string): string {
@@ -467,17 +386,6 @@ class LocalDriver implements ComputeDriver {
   #title(sandboxId: string): string {
     return `openshell-init:${shortId(this.#options.paths.state, sandboxId)}`;
   }
-}
-
-/** Becomes a folder name: nothing that could lead out of its parent. */
-function checkId(sandboxId: string): void {
-  if (!/^[A-Za-z0-9][A-Za-z0-9-]{0,127}$/.test(sandboxId)) {
-    throw new DriverError("invalid_sandbox_id", `sandbox id ${JSON.stringify(sandboxId.slice(0, 80))} is not valid`);
-  }
-}
-
-function loginShell(): string {
-  return existsSync("/bin/bash") ? "/bin/bash" : "/bin/sh";
 }
 
 function notFound(sandboxId: string): DriverError {
