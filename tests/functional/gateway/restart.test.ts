@@ -5,6 +5,7 @@ import { type Client, Code } from "@connectrpc/connect";
 import { type OpenShell, SandboxPhase } from "@openshell/api";
 import { describe, expect, it } from "vitest";
 import { expectNoLeaks, runProcesses, takeInventory } from "../../support/leaks.ts";
+import { mode } from "../../support/mode.ts";
 import { GatewayProcess } from "./gateway-process.ts";
 
 const workspaceScope = { selection: { case: "workspace", value: "default" } } as const;
@@ -46,6 +47,20 @@ const hostPids = (gateway: GatewayProcess): readonly number[] =>
     .map(({ pid }) => pid)
     .filter((pid) => pid !== gateway.pid);
 
+/** The host's secret came through a pipe: its arguments and environment hold neither that nor anything of the caller's. */
+function expectNothingShown(pid: number): void {
+  expect(readFileSync(`/proc/${pid}/cmdline`, "latin1")).not.toMatch(/[0-9a-f]{64}/);
+  if (mode === "user") {
+    // A process that is not dumpable does not even show its environment.
+    expect(() => readFileSync(`/proc/${pid}/environ`)).toThrow(/EACCES/);
+    return;
+  }
+  const entries = readFileSync(`/proc/${pid}/environ`, "latin1").split("\0").filter(Boolean);
+  expect(entries.join("\n")).not.toMatch(/[0-9a-f]{64}/);
+  const names = entries.map((entry) => entry.split("=")[0]!);
+  expect(names.filter((name) => !/^(PATH|HOME|LANG|TZ|PWD|XDG_\w+|OPENSHELL_\w+)$/.test(name))).toEqual([]);
+}
+
 describe("a gateway that ends and starts again", () => {
   it("adopts host and sandbox after kill -9, whose processes never notice", async () => {
     const before = takeInventory();
@@ -57,14 +72,7 @@ describe("a gateway that ends and starts again", () => {
       expect(main).toMatch(/^\d+ \d+\nexit 0$/);
       const hosts = hostPids(gateway);
       expect(hosts).toHaveLength(1);
-      // The secret came through a pipe: neither arguments nor environment hold it, nor anything else of the caller's.
-      const seen = ["cmdline", "environ"].map((file) => readFileSync(`/proc/${hosts[0]}/${file}`, "latin1"));
-      expect(seen.join("\0")).not.toMatch(/[0-9a-f]{64}/);
-      const names = seen[1]!
-        .split("\0")
-        .filter(Boolean)
-        .map((entry) => entry.split("=")[0]!);
-      expect(names.filter((name) => !/^(PATH|HOME|LANG|TZ|PWD|XDG_\w+|OPENSHELL_\w+)$/.test(name))).toEqual([]);
+      expectNothingShown(hosts[0]!);
       await gateway.end("SIGKILL");
 
       const startedAt = performance.now();
