@@ -11,8 +11,8 @@ import { createServer as createHttpsServer } from "node:https";
 import { type AddressInfo, createServer as createNetServer, connect as netConnect, type Socket } from "node:net";
 import { connect as tlsConnect } from "node:tls";
 import { fileURLToPath } from "node:url";
-import type { EgressEvents } from "../packages/supervisor/src/egress/events.ts";
-import { EXE, Fixture, HOSTS } from "../packages/supervisor/src/egress/testing/fixture.ts";
+import type { EgressEvents } from "@openshell/supervisor/egress/events.ts";
+import { EXE, Fixture, HOSTS } from "@openshell/supervisor/egress/testing/fixture.ts";
 
 const HOST = "api.example.com";
 const BULK_BYTES = 256 * 1024 * 1024;

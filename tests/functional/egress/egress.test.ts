@@ -5,15 +5,15 @@ import type { CaptureMode } from "@openshell/boundary";
 import { loadAddon } from "@openshell/boundary/local/native.ts";
 import { CredentialState, Secret } from "@openshell/credentials";
 import { compilePolicy, parsePolicy } from "@openshell/policy";
+import { parseAddress } from "@openshell/supervisor/egress/address.ts";
+import { createCredentialSource, NO_CREDENTIALS } from "@openshell/supervisor/egress/credential-source.ts";
+import { WorkerHasher } from "@openshell/supervisor/egress/hash.ts";
+import { SandboxEgress } from "@openshell/supervisor/egress/sandbox-egress.ts";
+import { createSocketTools } from "@openshell/supervisor/egress/socket-tools.ts";
+import { createCa, RecordedEvents, type TestCa } from "@openshell/supervisor/egress/testing/fixture.ts";
+import { LeafMint } from "@openshell/supervisor/egress/tls/leaf.ts";
+import { TrustStore } from "@openshell/supervisor/egress/tls/trust.ts";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { parseAddress } from "../../../packages/supervisor/src/egress/address.ts";
-import { createCredentialSource } from "../../../packages/supervisor/src/egress/credential-source.ts";
-import { WorkerHasher } from "../../../packages/supervisor/src/egress/hash.ts";
-import { SandboxEgress } from "../../../packages/supervisor/src/egress/sandbox-egress.ts";
-import { createSocketTools } from "../../../packages/supervisor/src/egress/socket-tools.ts";
-import { createCa, RecordedEvents, type TestCa } from "../../../packages/supervisor/src/egress/testing/fixture.ts";
-import { LeafMint } from "../../../packages/supervisor/src/egress/tls/leaf.ts";
-import { TrustStore } from "../../../packages/supervisor/src/egress/tls/trust.ts";
 import { nativeParts, openSandbox, runsAsRoot, type TestSandbox } from "../../support/boundary.ts";
 
 const modes: readonly CaptureMode[] = runsAsRoot
@@ -235,6 +235,53 @@ print(done)
     } else expect(refused).toEqual([]);
     expect(Number(result.stdout.trim().split("\n").at(-1))).toBe(2000 - refused.length);
     expect(egress.flows).toBe(0);
+  });
+
+  it("above its limits the sandbox waits in the kernel's backlog: nothing is refused, nothing is held here", {
+    timeout: 60_000,
+  }, async () => {
+    const own = await openSandbox({ mode, ports: [80, 443, 3128] });
+    const plain = routes.get("93.184.216.35:80")!;
+    const tight = new SandboxEgress({
+      boundary: own.boundary,
+      events,
+      leaves: await LeafMint.create(ca),
+      trust: new TrustStore(() => []),
+      hasher: new WorkerHasher(),
+      network: { additionalCaPem: "", resolvers: [], alwaysDenied: [] },
+      limits: { flows: 8, newFlowsPerSecond: 100 },
+      tools: createSocketTools(loadAddon(nativeParts())),
+      dial: () => connect({ host: "127.0.0.1", port: plain }),
+      resolver: () => ({ resolve: async () => [parseAddress("93.184.216.35")!] }),
+    });
+    const parsed = parsePolicy(POLICY);
+    if (!parsed.ok) throw new Error(JSON.stringify(parsed));
+    tight.publish({ policy: compilePolicy(parsed.policy), credentials: NO_CREDENTIALS });
+    await tight.start();
+    const script = `
+import socket
+s = [socket.create_connection(("127.0.0.1", 3128), 30) for _ in range(300)]
+for c in s: c.sendall(b"GET http://plain.example.com/f HTTP/1.0\\r\\n\\r\\n")
+done = 0
+for c in s:
+    data = b""
+    while True:
+        part = c.recv(4096)
+        if not part: break
+        data += part
+    done += data.endswith(b"plain /f")
+print(done)
+`;
+    let most = 0;
+    const watch = setInterval(() => {
+      most = Math.max(most, tight.flows);
+    }, 1);
+    const result = await own.run(["python3", "-c", script]);
+    clearInterval(watch);
+    expect(result.stdout.trim()).toBe("300");
+    expect(most).toBeLessThanOrEqual(8);
+    await tight[Symbol.asyncDispose]();
+    await own[Symbol.asyncDispose]();
   });
 
   it("no secret is in any event", () => {

@@ -248,6 +248,19 @@ export class Channel {
     else this.socket.destroy();
   }
 
+  /** Sends the end and closes as soon as everything before it was handed to the kernel. */
+  finish(): void {
+    if (this.closed) return;
+    if (this.socket.writableFinished) {
+      this.destroy();
+      return;
+    }
+    this.socket.once("finish", () => this.destroy());
+    this.end();
+    // A peer that takes nothing must not hold the connection.
+    setTimeout(() => this.destroy(), LINGER_MS).unref();
+  }
+
   /** Sends the end after a final answer and reads what the client still sends, so that the answer is not lost to a reset. */
   async linger(): Promise<void> {
     this.end();

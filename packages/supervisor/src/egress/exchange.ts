@@ -50,9 +50,9 @@ export interface ExchangeHooks {
   onMarker(): void;
 }
 
-/** `keep`: both messages are complete and the client may send another. `close`: complete, the connection ends in order. `broken`: the client must see a break. `unanswered`: nothing was sent to the client. */
+/** `keep`: both messages are complete and the client may send another. `close`: complete, the connection ends in order. `linger`: the same, but the client is still sending. `broken`: the client must see a break. `unanswered`: nothing was sent to the client. */
 export type ExchangeResult =
-  | { readonly kind: "keep" | "close" | "broken" }
+  | { readonly kind: "keep" | "close" | "linger" | "broken" }
   /** The client's own body cannot be passed on; nothing was sent to the client. */
   | { readonly kind: "rejected"; readonly error: unknown }
   | { readonly kind: "unanswered"; readonly error: unknown; readonly bodyDone: boolean };
@@ -178,7 +178,7 @@ async function attemptOn(
     const response = await readResponse(channel, client, head, scrubber);
     hooks.onResponse(response.status);
     const result = await respond(channel, client, head, response, scrubber, () => bodySent, hooks);
-    if (!bodySent) return { kind: result === "broken" ? "broken" : "close" };
+    if (!bodySent) return { kind: result === "broken" ? "broken" : "linger" };
     if (result === "broken") return { kind: "broken" };
     if (response.keepAlive && !channel.ended && channel.buffered === 0)
       return { kind: "reusable", close: result === "close" };

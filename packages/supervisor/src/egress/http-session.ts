@@ -40,7 +40,8 @@ export interface SessionOptions {
   readonly headLimit: number;
 }
 
-type Next = "keep" | "close" | "broken";
+/** `linger`: the client may still be sending, and must get to read its answer. */
+type Next = "keep" | "close" | "linger" | "broken";
 
 /** An answer that is given here and not upstream. */
 interface Answer {
@@ -105,7 +106,8 @@ export class HttpSession {
         next = await this.#unparsable(error);
       }
       if (next === "keep") continue;
-      if (next === "close") await client.linger();
+      if (next === "close") client.finish();
+      else if (next === "linger") await client.linger();
       else client.destroy(true);
       return;
     }
@@ -504,7 +506,7 @@ export class HttpSession {
       });
       const wait = client.write(bytes, BODY_IDLE_MS);
       if (wait !== undefined) await wait;
-      if (!keep) return "close";
+      if (!keep) return body === "read" || framing.kind === "none" ? "close" : "linger";
       if (body === "untouched") {
         const rest = openBody(client, framing);
         while ((await rest.next(HEAD_MS)) !== null);
@@ -545,7 +547,7 @@ export class HttpSession {
         HEAD_MS,
       );
       if (wait !== undefined) await wait;
-      return "close";
+      return "linger";
     } catch {
       return "broken";
     }
