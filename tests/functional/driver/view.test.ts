@@ -4,6 +4,7 @@ import { createServer } from "node:net";
 import { join } from "node:path";
 import type { Boundary } from "@openshell/boundary";
 import type { StartedSandbox } from "@openshell/drivers/driver.ts";
+import { MASKED_PROC } from "@openshell/drivers/local/root-view.ts";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { callerFolder, confine, type DriverBench, openBench, runInside, shell } from "../../support/local-driver.ts";
 import { expectPerMode, inMode } from "../../support/modes.ts";
@@ -89,6 +90,13 @@ describe("what the agent sees", () => {
     expect(pids!.trim().split("\n").map(Number)).not.toContain(1);
     expect(pids!.trim().split("\n").length).toBeLessThan(6);
     expect(rest).toMatch(/No such file|cannot access/);
+  });
+
+  it("cannot read what /proc says of the machine's keys, memory and messages", async () => {
+    for (const path of MASKED_PROC.filter((file) => existsSync(file))) {
+      const { stdout, exit } = await sh(`cat ${path}`);
+      expect([path, stdout, exit]).toEqual([path, "", { kind: "exited", code: 1 }]);
+    }
   });
 
   it.each(["/usr/x", "/etc/x", "/x", "/bin/x", "/data/x", "/var/x", "/run/x", "/proc/sys/kernel/x", "/dev/x"])(

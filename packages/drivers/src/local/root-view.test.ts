@@ -30,6 +30,7 @@ const DEBIAN = memoryHost({
   "/etc/rpc": "-> /nowhere",
   "/etc/shadow": "file",
   "/etc/npmrc": "file",
+  "/proc/keys": "file",
   "/root/.ssh/id": "file",
   "/home/me/x": "file",
 });
@@ -60,7 +61,7 @@ describe("planRoot", () => {
     expect(steps.at(-1)).toEqual({ kind: "seal", target: "/" });
   });
   it("binds nothing of the host writable, and nothing but the home from outside the lists", () => {
-    const sources = steps.flatMap((step) => (step.kind === "bind" ? [step] : []));
+    const sources = steps.flatMap((step) => (step.kind === "bind" && step.source !== "/dev/null" ? [step] : []));
     for (const step of sources) expect([step.source, step.readOnly]).toEqual([step.source, true]);
     expect(sources.map((step) => step.source).sort()).toEqual([
       "/etc/alternatives",
@@ -109,6 +110,12 @@ describe("planRoot", () => {
   it("resolves names at the sandbox's own DNS only", () => {
     expect(content("/etc/resolv.conf")).toBe("nameserver 127.0.0.1\n");
     expect(content("/etc/hosts")).toContain("127.0.1.1 one\n");
+  });
+  it("covers what /proc says of the whole machine, after it is mounted", () => {
+    const proc = steps.findIndex((step) => step.kind === "proc");
+    const masks = steps.filter((step) => step.kind === "bind" && step.source === "/dev/null");
+    expect(masks.map((step) => step.target)).toEqual(["/proc/keys"]);
+    expect(steps.indexOf(masks[0]!)).toBeGreaterThan(proc);
   });
   it("carries out volumes after everything else", () => {
     const volume = { kind: "directory", target: "/v", mode: 0o755, owner: "agent" } as const;

@@ -78,6 +78,20 @@ export const ETC_ENTRIES: readonly string[] = [
   "timezone",
 ];
 
+/**
+ * Files of /proc that speak of the whole machine or of its user: keyrings are told apart by user id, not by namespace, and
+ * a gateway that runs as a user shares its id with the agent. Covered by a file that cannot be opened.
+ */
+export const MASKED_PROC: readonly string[] = [
+  "/proc/kcore",
+  "/proc/key-users",
+  "/proc/keys",
+  "/proc/kmsg",
+  "/proc/latency_stats",
+  "/proc/sysrq-trigger",
+  "/proc/timer_list",
+];
+
 /** The root's own tmpfs: synthesised files only. */
 const ROOT_BYTES = 8n << 20n;
 
@@ -116,6 +130,7 @@ export function planRoot(input: RootViewInput, files: HostFiles = hostFiles): re
     ...SYSTEM_DIRECTORIES.flatMap((path) => systemDirectory(path, files)),
     ...etcSteps(files),
     { kind: "proc", target: "/proc" },
+    ...MASKED_PROC.filter((path) => files.kind(path) !== undefined).map(mask),
     { kind: "dev", target: "/dev" },
     { kind: "tmpfs", target: "/tmp", mode: 0o1777, sizeBytes: input.tmpBytes, noexec: false, owner: "root" },
     { kind: "symlink", target: "/var/tmp", to: "/tmp" },
@@ -195,6 +210,11 @@ function etcSteps(files: HostFiles): RootStep[] {
     const realKind = files.kind(real);
     return realKind === "directory" || realKind === "file" ? [readOnlyBind(real, path)] : [];
   });
+}
+
+/** Covers a file: on a mount without devices /dev/null can neither be opened nor connected to. */
+export function mask(target: string): RootStep {
+  return { kind: "bind", source: "/dev/null", target, readOnly: true, recursive: false, optional: false, noexec: true };
 }
 
 function readOnlyBind(source: string, target: string): RootStep {

@@ -3,7 +3,7 @@ import { escapeUntrusted } from "@openshell/base";
 import type { RootStep } from "@openshell/boundary/local/plan.ts";
 import { DriverError, type VolumeRequest } from "../driver.ts";
 import { type HostFiles, hostFiles } from "./host-files.ts";
-import { HOME, isWithin, SYSTEM_DIRECTORIES } from "./root-view.ts";
+import { HOME, isWithin, mask, SYSTEM_DIRECTORIES } from "./root-view.ts";
 
 /** More would be a mistake; each costs several mounts. */
 export const MAX_VOLUMES = 32;
@@ -257,15 +257,7 @@ function maskedSockets(request: VolumeRequest, files: HostFiles): RootStep[] {
       },
     );
   }
-  return inside.map((path) => ({
-    kind: "bind",
-    source: "/dev/null",
-    target: request.target + path.slice(request.source.length),
-    readOnly: true,
-    recursive: false,
-    optional: false,
-    noexec: true,
-  }));
+  return inside.map((path) => mask(request.target + path.slice(request.source.length)));
 }
 
 /** Parents below the home are the agent's own; elsewhere init makes them. */
