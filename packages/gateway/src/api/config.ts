@@ -6,6 +6,7 @@ import {
   ListSandboxPoliciesResponseSchema,
   PolicySource,
   type SandboxPolicy,
+  SandboxPolicyRevisionSchema,
   type UpdateConfigRequest,
   UpdateConfigRequestSchema,
   type UpdateConfigResponse,
@@ -21,7 +22,7 @@ import {
   unimplemented,
   versionConflict,
 } from "@openshell/api/errors.ts";
-import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import { namedWorkspace } from "@openshell/api/selectors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
@@ -34,11 +35,12 @@ import { policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import { staticFieldChanges } from "../policies/static-fields.ts";
 import { isStoreError } from "../store/errors.ts";
-import type { SandboxRecord } from "../store/types.ts";
+import type { PolicyRevision, SandboxRecord } from "../store/types.ts";
 import { type Admission, admitted } from "./admission.ts";
 import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
 import { revisionMessage } from "./convert.ts";
 import { write } from "./mutations.ts";
+import { pageOf } from "./pages.ts";
 import { checkAnnotations } from "./validate-sandbox.ts";
 
 /** Attempts when another writer stores a revision at the same time. */
@@ -145,13 +147,11 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         ...(before === undefined ? {} : { before: Number(before) }),
         limit: limit + 1,
       });
-      const page = rows.slice(0, limit);
-      const last = page.at(-1);
-      return create(ListSandboxPoliciesResponseSchema, {
-        revisions: page.map((revision) => revisionMessage(revision, false)),
-        nextPageToken:
-          rows.length > limit && last !== undefined ? await encodePageToken(token, [String(last.version)]) : "",
-      });
+      const message = (revision: PolicyRevision) => revisionMessage(revision, false);
+      const cursor = ({ version }: PolicyRevision) => [String(version)];
+      const page = { rows, limit, token, schema: SandboxPolicyRevisionSchema, message, cursor };
+      const { items: revisions, nextPageToken } = await pageOf(page);
+      return create(ListSandboxPoliciesResponseSchema, { revisions, nextPageToken });
     },
   };
 }

@@ -10,6 +10,7 @@ import {
   ListProvidersResponseSchema,
   type ProviderResponse,
   ProviderResponseSchema,
+  ProviderSchema,
   type UpdateProviderRequest,
   UpdateProviderRequestSchema,
 } from "@openshell/api";
@@ -24,7 +25,7 @@ import {
   versionConflict,
 } from "@openshell/api/errors.ts";
 import { parseLabelSelector } from "@openshell/api/labels.ts";
-import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import { namedWorkspace, resolveScope } from "@openshell/api/selectors.ts";
 import { readTimestamp } from "@openshell/api/times.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
@@ -39,6 +40,7 @@ import { admitted } from "./admission.ts";
 import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace } from "./context.ts";
 import { objectCursor, providerMessage } from "./convert.ts";
 import { write } from "./mutations.ts";
+import { pageOf } from "./pages.ts";
 import { claimKeys } from "./sandbox-providers.ts";
 import { checkAnnotations, checkLabels } from "./validate-sandbox.ts";
 
@@ -136,11 +138,16 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
         after: after === undefined ? undefined : objectCursor.decode(after),
         limit: limit + 1,
       });
-      const page = rows.slice(0, limit);
-      const last = page.at(-1);
-      const nextPageToken =
-        rows.length > limit && last !== undefined ? await encodePageToken(token, objectCursor.encode(last)) : "";
-      return create(ListProvidersResponseSchema, { providers: page.map(providerMessage), nextPageToken });
+      const page = {
+        rows,
+        limit,
+        token,
+        schema: ProviderSchema,
+        message: providerMessage,
+        cursor: objectCursor.encode,
+      };
+      const { items: providers, nextPageToken } = await pageOf(page);
+      return create(ListProvidersResponseSchema, { providers, nextPageToken });
     },
 
     async updateProvider(request, context) {

@@ -1,12 +1,13 @@
 import { create } from "@bufbuild/protobuf";
-import { ListSandboxProvidersRequestSchema, ListSandboxProvidersResponseSchema } from "@openshell/api";
+import { ListSandboxProvidersRequestSchema, ListSandboxProvidersResponseSchema, ProviderSchema } from "@openshell/api";
 import { failedPrecondition } from "@openshell/api/errors.ts";
-import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import { namedWorkspace } from "@openshell/api/selectors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import type { ProviderRecord } from "../store/types.ts";
 import { type ApiDeps, namedSandbox } from "./context.ts";
 import { providerMessage } from "./convert.ts";
+import { pageOf } from "./pages.ts";
 
 /** Providers of a sandbox, by name. Attaching and detaching live ones is not built: a sandbox gets its providers when it is created. */
 export function sandboxProviderHandlers(deps: ApiDeps): Pick<OpenShellImpl, "listSandboxProviders"> {
@@ -22,13 +23,19 @@ export function sandboxProviderHandlers(deps: ApiDeps): Pick<OpenShellImpl, "lis
       };
       const after = (await decodePageToken(token, request.pageToken, 1))?.[0] ?? "";
       const names = record.spec.providers.toSorted().filter((name) => after === "" || name > after);
-      const page = names.slice(0, limit);
-      const rows = await Promise.all(page.map((name) => deps.store.providers.byName(record.workspace, name)));
-      const last = page.at(-1);
-      return create(ListSandboxProvidersResponseSchema, {
-        providers: rows.flatMap((row) => (row === undefined ? [] : [providerMessage(row)])),
-        nextPageToken: names.length > limit && last !== undefined ? await encodePageToken(token, [last]) : "",
-      });
+      const rows = await Promise.all(
+        names.slice(0, limit + 1).map((name) => deps.store.providers.byName(record.workspace, name)),
+      );
+      const page = {
+        rows: rows.filter((row) => row !== undefined),
+        limit,
+        token,
+        schema: ProviderSchema,
+        message: providerMessage,
+        cursor: (row: ProviderRecord) => [row.name],
+      };
+      const { items: providers, nextPageToken } = await pageOf(page);
+      return create(ListSandboxProvidersResponseSchema, { providers, nextPageToken });
     },
   };
 }

@@ -11,6 +11,7 @@ import {
   SandboxPhase,
   type SandboxResponse,
   SandboxResponseSchema,
+  SandboxSchema,
   StartSandboxRequestSchema,
   StopSandboxRequestSchema,
 } from "@openshell/api";
@@ -22,7 +23,7 @@ import {
   throwIfInvalid,
 } from "@openshell/api/errors.ts";
 import { parseLabelSelector } from "@openshell/api/labels.ts";
-import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import { namedWorkspace, resolveScope } from "@openshell/api/selectors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { LogField } from "@openshell/base";
@@ -36,6 +37,7 @@ import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace, namedSand
 import { objectCursor, sandboxMessage } from "./convert.ts";
 import { createSandbox } from "./create-sandbox.ts";
 import { modify, storeNonce, write } from "./mutations.ts";
+import { pageOf } from "./pages.ts";
 import { validateCreate } from "./validate-sandbox.ts";
 
 type SandboxHandlers = Pick<
@@ -93,11 +95,9 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
         after: after === undefined ? undefined : objectCursor.decode(after),
         limit: limit + 1,
       });
-      const page = rows.slice(0, limit);
-      const last = page.at(-1);
-      const nextPageToken =
-        rows.length > limit && last !== undefined ? await encodePageToken(token, objectCursor.encode(last)) : "";
-      return create(ListSandboxesResponseSchema, { sandboxes: page.map(sandboxMessage), nextPageToken });
+      const page = { rows, limit, token, schema: SandboxSchema, message: sandboxMessage, cursor: objectCursor.encode };
+      const { items: sandboxes, nextPageToken } = await pageOf(page);
+      return create(ListSandboxesResponseSchema, { sandboxes, nextPageToken });
     },
 
     async deleteSandbox(request, context) {

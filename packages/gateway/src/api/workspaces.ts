@@ -1,10 +1,17 @@
 import { create } from "@bufbuild/protobuf";
-import { GetWorkspaceResponseSchema, ListWorkspacesRequestSchema, ListWorkspacesResponseSchema } from "@openshell/api";
+import {
+  GetWorkspaceResponseSchema,
+  ListWorkspacesRequestSchema,
+  ListWorkspacesResponseSchema,
+  WorkspaceSchema,
+} from "@openshell/api";
 import { parseLabelSelector } from "@openshell/api/labels.ts";
-import { decodePageToken, encodePageToken, pageSize } from "@openshell/api/page-token.ts";
+import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
+import type { WorkspaceRecord } from "../store/types.ts";
 import { type ApiDeps, existingWorkspace } from "./context.ts";
 import { objectCursor, workspaceMessage } from "./convert.ts";
+import { pageOf } from "./pages.ts";
 
 /** Reading workspaces. Making further ones is not built. */
 export function workspaceHandlers(deps: ApiDeps): Pick<OpenShellImpl, "getWorkspace" | "listWorkspaces"> {
@@ -29,13 +36,10 @@ export function workspaceHandlers(deps: ApiDeps): Pick<OpenShellImpl, "getWorksp
         after: after === undefined ? undefined : objectCursor.decode(after),
         limit: limit + 1,
       });
-      const page = rows.slice(0, limit);
-      const last = page.at(-1);
-      const cursor = last === undefined ? undefined : objectCursor.encode({ ...last, workspace: "" });
-      return create(ListWorkspacesResponseSchema, {
-        workspaces: page.map(workspaceMessage),
-        nextPageToken: rows.length > limit && cursor !== undefined ? await encodePageToken(token, cursor) : "",
-      });
+      const cursor = (row: WorkspaceRecord) => objectCursor.encode({ ...row, workspace: "" });
+      const page = { rows, limit, token, schema: WorkspaceSchema, message: workspaceMessage, cursor };
+      const { items: workspaces, nextPageToken } = await pageOf(page);
+      return create(ListWorkspacesResponseSchema, { workspaces, nextPageToken });
     },
   };
 }

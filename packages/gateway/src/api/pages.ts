@@ -1,0 +1,34 @@
+import { type DescMessage, type MessageShape, toBinary } from "@bufbuild/protobuf";
+import { encodePageToken, type PageCursor, type PageTokenContext } from "@openshell/api/page-token.ts";
+
+/** Encoded bytes of one page: common clients refuse messages above 4 MiB. */
+export const MAX_PAGE_BYTES = 3 * 1024 * 1024;
+
+export interface PageOptions<Row, Item extends DescMessage, Request extends DescMessage> {
+  /** One row more than asked for, when there is one: that is how the end is known. */
+  readonly rows: readonly Row[];
+  /** Items at most. */
+  readonly limit: number;
+  readonly schema: Item;
+  readonly message: (row: Row) => MessageShape<Item>;
+  readonly cursor: (row: Row) => PageCursor;
+  readonly token: PageTokenContext<Request>;
+}
+
+/** The items of one page, at least one when there are rows, and the token of the next page (empty at the end). */
+export async function pageOf<Row, Item extends DescMessage, Request extends DescMessage>(
+  options: PageOptions<Row, Item, Request>,
+): Promise<{ readonly items: MessageShape<Item>[]; readonly nextPageToken: string }> {
+  const { rows, limit, schema, message, cursor, token } = options;
+  const items: MessageShape<Item>[] = [];
+  let bytes = 0;
+  for (const row of rows.slice(0, limit)) {
+    const item = message(row);
+    bytes += toBinary(schema, item).length;
+    if (bytes > MAX_PAGE_BYTES && items.length > 0) break;
+    items.push(item);
+  }
+  const last = rows[items.length - 1];
+  const more = items.length < rows.length && last !== undefined;
+  return { items, nextPageToken: more ? await encodePageToken(token, cursor(last)) : "" };
+}
