@@ -5,6 +5,7 @@ import { Channel } from "./channel.ts";
 import type { EgressContext } from "./context.ts";
 import { connectionBody, type ErrorBody, formatError } from "./denial.ts";
 import type { ConnectionEvent, Origin } from "./events.ts";
+import { finding } from "./findings.ts";
 import type { Generation, Subject } from "./generation.ts";
 import { normaliseHost, parseAuthority } from "./host-name.ts";
 import { HttpSession, type SessionFlow } from "./http-session.ts";
@@ -268,15 +269,7 @@ export class Flow implements Subject, SessionFlow {
     const named = hello.serverName === undefined ? target.host : normaliseHost(hello.serverName);
     const { generations } = this.#context;
     if (named !== target.host) {
-      this.#context.events.finding({
-        uid: "openshell.tls.server_name_mismatch",
-        title: "TLS server name does not match its connection",
-        description: `A TLS connection to ${target.host}:${target.port} asked for another server name`,
-        host: target.host,
-        port: target.port,
-        owners: this.owners,
-        policy: target.policy,
-      });
+      this.#context.events.finding(finding("serverNameMismatch", target, this.owners, target.policy));
       await this.#refuse(channel, target, {
         status: 403,
         engine: "tls",
@@ -469,8 +462,11 @@ export class Flow implements Subject, SessionFlow {
   }
 
   async #reply(status: number, body: ErrorBody, policy = ""): Promise<void> {
-    await this.#write(this.#channel, formatError(status, body, { policy }));
-    await this.#channel.linger();
+    const channel = this.#channel;
+    await this.#write(channel, formatError(status, body, { policy }));
+    // Unread bytes would turn the end into a reset, and the answer would be lost.
+    if (channel.buffered === 0) channel.finish();
+    else await channel.linger();
   }
 
   async #write(channel: Channel, bytes: Buffer): Promise<void> {

@@ -1,12 +1,25 @@
 import { RuntimeError } from "@openshell/base";
-import { Finding } from "@openshell/ocsf/events.ts";
 import type { RequestAllowed, RequestDenied, RequestQuery } from "@openshell/policy/decision.ts";
+import {
+  type Answer,
+  authorityMismatch,
+  credentialRefused,
+  invalid,
+  invalidTarget,
+  notPermitted,
+  refused,
+  traceRefused,
+  unidentified,
+  unreachable,
+  upgradeRefused,
+} from "./answers.ts";
 import type { Channel } from "./channel.ts";
 import type { EgressContext } from "./context.ts";
 import type { CredentialEndpoint } from "./credential-source.ts";
-import { connectionBody, type ErrorBody, formatError, requestBody } from "./denial.ts";
-import type { DecidingEngine, Origin, RequestEvent } from "./events.ts";
+import { formatError } from "./denial.ts";
+import type { Origin, RequestEvent } from "./events.ts";
 import { exchange, type Outgoing } from "./exchange.ts";
+import { finding } from "./findings.ts";
 import type { Generation } from "./generation.ts";
 import { type Authority, parseAuthority } from "./host-name.ts";
 import { openBody } from "./http1/body.ts";
@@ -42,19 +55,6 @@ export interface SessionOptions {
 
 /** `linger`: the client may still be sending, and must get to read its answer. */
 type Next = "keep" | "close" | "linger" | "broken";
-
-/** An answer that is given here and not upstream. */
-interface Answer {
-  readonly status: number;
-  readonly body: ErrorBody;
-  readonly engine: DecidingEngine;
-  readonly code: string;
-  readonly reason: string;
-  readonly next: string;
-  readonly policy: string;
-  /** Only a refusal by policy leaves the message framing in no doubt. */
-  readonly keep: boolean;
-}
 
 interface Active {
   readonly target: Target;
@@ -158,7 +158,7 @@ export class HttpSession {
 
     if (this.#client.now() - this.#idleSince > REIDENTIFY_IDLE_MS) {
       const failure = await this.#flow.reidentify();
-      if (failure !== undefined) return this.#answer(head, canonical, this.#unidentified(failure, head, destination));
+      if (failure !== undefined) return this.#answer(head, canonical, unidentified(failure, head.method, destination));
     }
     const target = this.#targetFor(destination);
     const owners = this.#flow.owners;
@@ -169,26 +169,15 @@ export class HttpSession {
       const refusal = authorised instanceof Promise ? await authorised : authorised;
       if (refusal !== undefined && generation === context.generations.current) {
         const path = generation.credentials.redact(canonical.path);
-        const what = `${head.method} ${destination.host}:${destination.port}${path}`;
-        const { status, engine, code, reason, next, policy } = refusal;
-        return this.#answer(head, canonical, {
-          status,
-          engine,
-          code,
-          reason,
-          next,
-          policy,
-          keep: true,
-          body: connectionBody(refusal, what),
-        });
+        return this.#answer(head, canonical, refused(refusal, head.method, destination, path));
       }
     } while (generation !== context.generations.current);
 
-    const upgrade = upgradeRefusal(head, destination);
-    if (upgrade !== undefined) return this.#answer(head, canonical, { ...upgrade, policy: target.access.policy });
+    const upgrade = upgradeRefused(head, destination, target.policy);
+    if (upgrade !== undefined) return this.#answer(head, canonical, upgrade);
     const decision = this.#decide(generation, target, query);
     if (!decision.allowed)
-      return this.#answer(head, canonical, this.#requestDenied(generation, head, destination, decision));
+      return this.#answer(head, canonical, this.#denied(generation, head, canonical, destination, decision));
     return this.#forward(head, canonical, query, destination, target, generation, decision);
   }
 
@@ -213,35 +202,16 @@ export class HttpSession {
     const credentials = generation.credentials.rewrite({ ...endpoint, query: canonical.query, fields: head.fields });
     const injected = credentials.kind === "injected" ? credentials : undefined;
     if (credentials.kind === "denied") {
-      if (credentials.code === "credential_endpoint_mismatch") this.#mismatchFinding(destination, decision.policy);
+      if (credentials.code === "credential_endpoint_mismatch")
+        this.#find("credentialElsewhere", destination, decision.policy);
       const { status, message, next } = credentials;
       // The reference names a credential that cannot be resolved differently on its explicit plain connections.
       const forward = this.#options.target === undefined && credentials.code === "credential_unavailable";
       const code = forward ? "credential_injection_failed" : credentials.code;
-      return this.#answer(head, canonical, {
-        status,
-        code,
-        next,
-        reason: message,
-        engine: "credential",
-        policy: decision.policy,
-        keep: true,
-        body: { error: code, message, next },
-      });
+      return this.#answer(head, canonical, credentialRefused(status, code, message, next, decision.policy));
     }
     if (injected !== undefined && head.method.toUpperCase() === "TRACE") {
-      const reason = "TRACE would send the credential back";
-      const next = "Use another method with this credential.";
-      return this.#answer(head, canonical, {
-        status: 403,
-        engine: "credential",
-        code: "policy_denied",
-        reason,
-        next,
-        policy: decision.policy,
-        keep: true,
-        body: { error: "policy_denied", detail: reason, next },
-      });
+      return this.#answer(head, canonical, traceRefused(decision.policy));
     }
     const path = generation.credentials.redact(canonical.path);
     const active: Active = {
@@ -282,13 +252,15 @@ export class HttpSession {
             next: "",
             status,
           }),
-        onLeak: () => this.#leakFinding(destination, decision.policy),
-        onMarker: () => this.#markerFinding(destination, decision.policy),
+        onLeak: () => this.#find("credentialReturned", destination, decision.policy),
+        onMarker: () => this.#find("placeholderInBody", destination, decision.policy),
       });
       if (active.ended) return "broken";
       if (result.kind === "rejected") return await this.#rejected(head, canonical, decision.policy, result.error);
       if (result.kind !== "unanswered") return result.kind;
-      return await this.#unreachable(head, canonical, destination, decision.policy, result.error, result.bodyDone);
+      if (this.#client.closed) return "broken";
+      const answer = unreachable(result.error, destination, decision.policy);
+      return await this.#answer(head, canonical, answer, result.bodyDone ? "read" : "unread");
     } finally {
       this.#active = undefined;
       this.#idleSince = this.#client.now();
@@ -346,70 +318,23 @@ export class HttpSession {
       (canonical.authority === undefined ||
         (canonical.scheme === scheme && sameAuthority(canonical.authority, expected)));
     if (agree) return expected;
-    this.#context.events.finding({
-      uid: Finding.authorityMismatch,
-      title: "Request authority does not match its connection",
-      description: `A request on a connection to ${target.host}:${target.port} named another authority`,
-      host: target.host,
-      port: target.port,
-      owners: this.#flow.owners,
-      policy: target.policy,
-    });
-    const message = `The request names another host than its connection to ${target.host}:${target.port}`;
-    const next = "Open a connection to the host that the request is for.";
-    return {
-      status: 403,
-      engine: "l7",
-      code: "request_authority_mismatch",
-      reason: message,
-      next,
-      policy: target.policy,
-      keep: false,
-      body: { error: "request_authority_mismatch", message, next },
-    };
+    this.#find("authorityMismatch", expected, target.policy);
+    return authorityMismatch(expected, target.policy);
   }
 
-  #requestDenied(generation: Generation, head: RequestHead, destination: Authority, decision: RequestDenied): Answer {
-    const path = generation.credentials.redact(canonicalPathOf(head));
-    const { reason, next, policy } = decision;
+  #denied(
+    generation: Generation,
+    head: RequestHead,
+    canonical: CanonicalTarget,
+    destination: Authority,
+    decision: RequestDenied,
+  ): Answer {
     if (decision.code === "encoded_slash" && this.#options.target === undefined) {
-      return { ...invalid("invalid_request_target", reason, next), engine: "l7", policy };
+      return invalid("invalid_request_target", decision.reason, decision.next, decision.policy);
     }
-    const owner = this.#flow.owners[0];
-    return {
-      status: 403,
-      engine: "l7",
-      code: "policy_denied",
-      reason,
-      next,
-      policy,
-      keep: true,
-      body: requestBody({
-        method: head.method,
-        path,
-        host: destination.host,
-        port: destination.port,
-        binary: owner?.process.exe,
-        policy,
-        reason,
-        next,
-      }),
-    };
-  }
-
-  #unidentified(reason: string, head: RequestHead, destination: Authority): Answer {
-    const next = "Retry; if it persists, check that the program still runs and can be read.";
-    const detail = `${head.method} ${destination.host}:${destination.port} not permitted by policy`;
-    return {
-      status: 403,
-      engine: "identity",
-      code: "policy_denied",
-      reason,
-      next,
-      policy: "",
-      keep: false,
-      body: { error: "policy_denied", detail, reason, next },
-    };
+    const path = generation.credentials.redact(canonical.path);
+    const binary = this.#flow.owners[0]?.process.exe;
+    return notPermitted(decision, { method: head.method, path, binary }, destination);
   }
 
   /** The client's body broke a rule while it was being passed on. */
@@ -417,52 +342,7 @@ export class HttpSession {
     if (!(error instanceof RuntimeError)) return this.#unparsable(error);
     if (error.code !== "credential_placeholder_in_request_body") return "broken";
     const { code, message, next } = error;
-    const body = { error: code, message, next };
-    const answer: Answer = {
-      status: 403,
-      engine: "credential",
-      code,
-      reason: message,
-      next,
-      policy,
-      keep: false,
-      body,
-    };
-    return this.#answer(head, canonical, answer, "unread");
-  }
-
-  async #unreachable(
-    head: RequestHead,
-    canonical: CanonicalTarget,
-    destination: Authority,
-    policy: string,
-    error: unknown,
-    bodyDone: boolean,
-  ): Promise<Next> {
-    if (this.#client.closed) return "broken";
-    const next = error instanceof RuntimeError ? error.next : "";
-    let reason = `${destination.host}:${destination.port} answered with something that is not valid HTTP/1.1`;
-    if (error instanceof RuntimeError) {
-      reason =
-        error.code === "idle_limit" ? `${destination.host}:${destination.port} did not answer in time` : error.message;
-    }
-    const code =
-      error instanceof RuntimeError && error.code === "response_uninspectable" ? error.code : "upstream_unreachable";
-    return this.#answer(
-      head,
-      canonical,
-      {
-        status: 502,
-        engine: "upstream",
-        code,
-        reason,
-        next,
-        policy,
-        keep: true,
-        body: { error: code, detail: reason, next },
-      },
-      bodyDone ? "read" : "unread",
-    );
+    return this.#answer(head, canonical, credentialRefused(403, code, message, next, policy, false), "unread");
   }
 
   /** Tells the client, reports it, and says whether the connection can go on. */
@@ -573,92 +453,11 @@ export class HttpSession {
     });
   }
 
-  #leakFinding(destination: Authority, policy: string): void {
-    this.#context.events.finding({
-      uid: Finding.credentialResponseLeak,
-      title: "A server sent a credential back",
-      description: `A response of ${destination.host}:${destination.port} contained the credential of its request; it was replaced by its placeholder`,
-      host: destination.host,
-      port: destination.port,
-      owners: this.#flow.owners,
-      policy,
-    });
+  #find(kind: Parameters<typeof finding>[0], destination: Authority, policy: string): void {
+    this.#context.events.finding(finding(kind, destination, this.#flow.owners, policy));
   }
-
-  #markerFinding(destination: Authority, policy: string): void {
-    this.#context.events.finding({
-      uid: Finding.trafficUninspectable,
-      title: "A request body carried a credential placeholder",
-      description: `A request to ${destination.host}:${destination.port} was broken off: placeholders in bodies are not replaced there`,
-      host: destination.host,
-      port: destination.port,
-      owners: this.#flow.owners,
-      policy,
-    });
-  }
-
-  #mismatchFinding(destination: Authority, policy: string): void {
-    this.#context.events.finding({
-      uid: Finding.credentialEndpointMismatch,
-      title: "A credential was used at an endpoint it is not bound to",
-      description: `A request to ${destination.host}:${destination.port} carried the placeholder of a credential bound elsewhere`,
-      host: destination.host,
-      port: destination.port,
-      owners: this.#flow.owners,
-      policy,
-    });
-  }
-}
-
-function canonicalPathOf(head: RequestHead): string {
-  return canonicalTarget(head.target).path;
 }
 
 function sameAuthority(a: Authority | undefined, b: Authority): boolean {
   return a !== undefined && a.host === b.host && a.port === b.port;
-}
-
-function invalid(code: string, reason: string, next: string): Answer {
-  return {
-    status: 400,
-    engine: "http-parser",
-    code,
-    reason,
-    next,
-    policy: "",
-    keep: false,
-    body: { error: code, detail: reason, next },
-  };
-}
-
-function invalidTarget(error: unknown): Answer {
-  if (!(error instanceof HttpParseError)) throw error;
-  if (error.rule === "target_scheme") {
-    return invalid("unsupported_proxy_scheme", error.message, "Only http:// can be requested through the proxy.");
-  }
-  return invalid(
-    "invalid_request_target",
-    `request-target must be canonical: ${error.message}`,
-    "Send a path that starts with / and is encoded as RFC 3986 says.",
-  );
-}
-
-/** Switching protocols would end inspection, so nothing is passed on that asks for it. */
-function upgradeRefusal(head: RequestHead, destination: Authority): Omit<Answer, "policy"> | undefined {
-  if (!head.connection.includes("upgrade") && !head.fields.has("http2-settings")) return undefined;
-  const wanted = (head.fields.get("upgrade") ?? "").toLowerCase();
-  if (wanted === "" && !head.fields.has("http2-settings")) return undefined;
-  const detail = wanted.includes("websocket")
-    ? "WebSocket is not supported for inspected endpoints"
-    : "HTTP/2 cleartext upgrade (h2c) is not supported for L7-inspected endpoints";
-  const next = `Use plain HTTP/1.1 requests, or tls: skip on an endpoint for ${destination.host}:${destination.port} without inspection.`;
-  return {
-    status: 403,
-    engine: "l7",
-    code: "unsupported_l7_protocol",
-    reason: detail,
-    next,
-    keep: true,
-    body: { error: "unsupported_l7_protocol", detail, next },
-  };
 }
