@@ -1,7 +1,7 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Client, Code } from "@connectrpc/connect";
+import { type Client, Code, type ConnectError } from "@connectrpc/connect";
 import { type OpenShell, SandboxPhase } from "@openshell/api";
 import { describe, expect, it } from "vitest";
 import { expectNoLeaks, runProcesses, takeInventory } from "../../support/leaks.ts";
@@ -39,6 +39,20 @@ async function run(client: Client<typeof OpenShell>, sandbox: string, ...command
     if (payload.case === "exit") output += `exit ${payload.value.exitCode}`;
   }
   return output;
+}
+
+/** Repeats a command while the gateway says that the sandbox is out of reach for the moment. */
+async function persistently<T>(attempt: () => Promise<T>): Promise<T> {
+  const deadline = performance.now() + READY_LIMIT_MS;
+  for (;;) {
+    try {
+      return await attempt();
+    } catch (error) {
+      const passing = [Code.Unavailable, Code.FailedPrecondition].includes((error as ConnectError).code);
+      if (!passing || performance.now() > deadline) throw error;
+      await sleep(20);
+    }
+  }
 }
 
 const hostPids = (gateway: GatewayProcess): readonly number[] =>
@@ -135,6 +149,38 @@ describe("a gateway that ends and starts again", () => {
       await gateway.started();
       await untilPhase(gateway.local(), "box", SandboxPhase.STOPPED);
       await gateway.local().deleteSandbox({ workspaceScope, name: "box" });
+    }
+    await expectNoLeaks(before);
+  });
+
+  it("gives sandboxes a host each after three deaths in a minute, and their processes never notice", async () => {
+    const before = takeInventory();
+    {
+      await using gateway = new GatewayProcess();
+      await gateway.started();
+      const client = gateway.local();
+      const names = ["one", "two"];
+      await Promise.all(names.map((name) => createReady(client, name)));
+      const mains = await Promise.all(names.map((name) => run(client, name, "sh", "-c", MAIN_PROCESS)));
+      for (let death = 1; death <= 3; death++) {
+        const [host, ...others] = hostPids(gateway);
+        expect(others).toEqual([]);
+        process.kill(host!, "SIGKILL");
+        const startedAt = performance.now();
+        // A command right after the death waits for the new host.
+        const after = await Promise.all(
+          names.map((name) => persistently(() => run(client, name, "sh", "-c", MAIN_PROCESS))),
+        );
+        console.log(
+          `death ${death} of a host to commands in both sandboxes: ${(performance.now() - startedAt).toFixed(0)} ms`,
+        );
+        expect(after).toEqual(mains);
+      }
+      expect(hostPids(gateway)).toHaveLength(2);
+      expect(await gateway.log()).toMatch(/"deaths":3,"isolate":true/);
+      expect(await gateway.http("/local/stop?sandboxes=stop", "POST")).toMatchObject({ status: 202 });
+      expect(await gateway.exited()).toBe(0);
+      expect(hostPids(gateway)).toEqual([]);
     }
     await expectNoLeaks(before);
   });
