@@ -3,7 +3,7 @@ import { DriverError } from "../driver.ts";
 import { FIRST_BLOCK_ID, ID_BLOCKS } from "./identity.ts";
 
 /** `[local]` of gateway.toml. Every value has a default; unknown keys are refused. */
-const schema = z.strictObject({
+export const localDriverTable = z.strictObject({
   /** Folders that any caller may mount volumes from. */
   volume_roots: z.array(z.string().startsWith("/")).default([]),
   /** Processes of a sandbox that asks for no limit of its own. */
@@ -20,15 +20,15 @@ const schema = z.strictObject({
   id_range_blocks: z.int().min(1).max(65_535).default(ID_BLOCKS),
 });
 
-export type LocalDriverConfig = Readonly<z.infer<typeof schema>>;
+export type LocalDriverConfig = Readonly<z.infer<typeof localDriverTable>>;
 
 /** Checks the driver's table. Throws `invalid_driver_config` that names every wrong key. */
 export function parseLocalDriverConfig(table: unknown): LocalDriverConfig {
-  const result = schema.safeParse(table ?? {});
+  const result = localDriverTable.safeParse(table ?? {});
   if (!result.success) {
     const problems = result.error.issues.map((issue) => `${issue.path.join(".") || "table"}: ${issue.message}`);
     throw new DriverError("invalid_driver_config", `[local] ${problems.join("; ")}`, {
-      next: `Known keys: ${Object.keys(schema.shape).join(", ")}`,
+      next: `Known keys: ${Object.keys(localDriverTable.shape).join(", ")}`,
     });
   }
   const { id_range_start: start, id_range_blocks: blocks } = result.data;

@@ -13,7 +13,7 @@ export async function localDriver(deps: GatewayDeps): Promise<ComputeDriver> {
   return await openLocalDriver({
     paths: deps.paths,
     clientConfigRoot: clientConfigRoot(where),
-    config: parseLocalDriverConfig({ volume_roots: [...deps.config.local.volumeRoots] }),
+    config: parseLocalDriverConfig(deps.config.local.table),
     initPath: join(nativeFolder(process.env), "openshell-init"),
     env: process.env,
     clock: deps.clock,

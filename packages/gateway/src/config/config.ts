@@ -27,6 +27,8 @@ export interface GatewayConfig {
   readonly local: {
     /** Folders below which callers other than the gateway's own uid may name volumes. Absolute. */
     readonly volumeRoots: readonly string[];
+    /** The whole table as the file has it, checked; the driver fills in its defaults. */
+    readonly table: Readonly<Record<string, unknown>>;
   };
 }
 

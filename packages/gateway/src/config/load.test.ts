@@ -38,7 +38,7 @@ describe("loadConfig", () => {
       computeDriver: "local",
       policyValidationFailureMode: "fail_closed",
       supervisor: { placement: "workspace", network: { additionalCa: undefined, resolvers: [] } },
-      local: { volumeRoots: [] },
+      local: { volumeRoots: [], table: {} },
     });
     expect(paths.state).toBe(join(home, ".local/state/openshell/openshell"));
     expect(read).toBeUndefined();
@@ -74,7 +74,7 @@ describe("loadConfig", () => {
     const { config } = await load();
     expect(config.supervisor).toMatchObject({ placement: "sandbox", network: { additionalCa: { path: ca } } });
     expect(config.supervisor.network.resolvers).toEqual(["10.0.0.1:53", "[2001:db8::1]:53"]);
-    expect(config.local.volumeRoots).toEqual(["/srv"]);
+    expect(config.local).toMatchObject({ volumeRoots: ["/srv"], table: { volume_roots: ["/srv"] } });
   });
 
   it.each([

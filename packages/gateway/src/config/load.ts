@@ -103,7 +103,7 @@ function complete(name: string, section: GatewaySection, file: FileConfig | unde
         resolvers: network?.resolvers ?? [],
       },
     },
-    local: { volumeRoots: file?.local?.volume_roots ?? [] },
+    local: { volumeRoots: file?.local?.volume_roots ?? [], table: file?.local ?? {} },
   };
 }
 

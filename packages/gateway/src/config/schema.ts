@@ -1,3 +1,4 @@
+import { localDriverTable } from "@openshell/drivers/local/config.ts";
 import { z } from "zod";
 import { parseAddress } from "./address.ts";
 
@@ -43,10 +44,7 @@ export const fileSchema = z.strictObject({
       .partial()
       .optional(),
   }),
-  local: z
-    .strictObject({ volume_roots: z.array(absolutePath).max(64) })
-    .partial()
-    .optional(),
+  local: localDriverTable.extend({ volume_roots: z.array(absolutePath).max(64).default([]) }).optional(),
 });
 
 export type FileConfig = z.infer<typeof fileSchema>;

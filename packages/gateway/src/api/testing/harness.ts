@@ -50,7 +50,7 @@ const config: GatewayConfig = {
   computeDriver: "local",
   policyValidationFailureMode: "fail_closed",
   supervisor: { placement: "workspace", network: { additionalCa: undefined, resolvers: [] } },
-  local: { volumeRoots: [] },
+  local: { volumeRoots: [], table: {} },
 };
 
 /**
