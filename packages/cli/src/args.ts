@@ -64,7 +64,7 @@ export const GLOBAL_FLAGS: readonly Flag[] = [
     choices: ["auto", "always", "never"],
     help: "auto, always or never",
   },
-  { long: "verbose", short: "v", many: true, help: "say more; may be repeated" },
+  { long: "verbose", short: "v", many: true, help: "say which gateway is used; twice: every call too" },
   { long: "help", short: "h", help: "this help" },
   { long: "version", short: "V", help: "version" },
 ];

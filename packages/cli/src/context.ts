@@ -5,6 +5,7 @@ import { type GatewayChoice, resolveGateway, type Target } from "./gateway/resol
 import { type ColorChoice, type Style, styleFor } from "./output/style.ts";
 import { writeAll } from "./output/terminal.ts";
 import type { CallOptions, Json } from "./transport/unary.ts";
+import { describeEndpoint } from "./transport/endpoint.ts";
 import { callUnary } from "./transport/unary.ts";
 import { UnreachableError } from "./transport/unreachable.ts";
 
@@ -79,14 +80,18 @@ export class Context {
       }
     }
     this.#ready = true;
+    if (this.verbosity > 0) await this.say(`openshell: gateway ${target.name} at ${describeEndpoint(target.endpoint)}`);
     return target;
   }
 
   /** A unary call. The embedded gateway is started when it turns out not to answer. */
   async call(method: string, message: Json, options: CallOptions = {}): Promise<Json> {
     const target = await this.ensureGateway();
+    const started = performance.now();
     try {
-      return await callUnary(target.endpoint, method, message, options);
+      const answer = await callUnary(target.endpoint, method, message, options);
+      if (this.verbosity > 1) await this.say(`openshell: ${method}: ${(performance.now() - started).toFixed(1)} ms`);
+      return answer;
     } catch (error) {
       // The socket file of a gateway that was killed is still there; nothing of the call was sent.
       if (!(error instanceof UnreachableError) || target.kind !== "embedded") throw error;

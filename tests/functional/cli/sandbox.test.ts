@@ -111,6 +111,26 @@ test("a created sandbox stays with the status of its main process", async () => 
   expect([gone.exitCode, gone.stderr]).toEqual([0, "✓ Deleted sandbox job.\n! Sandbox never-was does not exist.\n"]);
 });
 
+test("leaving a kept sandbox ends neither its main process nor its input", async () => {
+  const child = openshell.spawn([
+    "sandbox",
+    "create",
+    "--name",
+    "stay",
+    "--no-tty",
+    "--",
+    "sh",
+    "-c",
+    "echo on; cat; echo ended",
+  ]);
+  await once(child.stdout!, "data");
+  child.kill("SIGINT");
+  expect((await once(child, "exit"))[0]).toBe(130);
+  await new Promise((resolve) => setTimeout(resolve, 500));
+  expect(await phase("stay")).toBe("Ready");
+  await openshell.ok(["sandbox", "delete", "stay"]);
+});
+
 test("a policy is shown, replaced while the sandbox runs, and listed", async () => {
   const host = await net.host("api.example.com");
   const fetch = [

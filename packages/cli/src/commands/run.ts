@@ -85,7 +85,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     const { endpoint } = await context.ensureGateway();
     // A first signal waits for the answer: then it is known what there is to remove.
     interruption.onFirst(() => {});
-    let connection: Connection | undefined;
+    let connection: Promise<Connection> | undefined;
     const onSent = (): void => {
       made = true;
       // The connection for attaching is made while the gateway works. Its failure is told by the attachment.
@@ -96,7 +96,7 @@ export async function run(context: Context, args: Args): Promise<number> {
       await context.call("CreateSandbox", create, { signal: interruption.atOnce, onSent });
     } catch (error) {
       void connection?.then(
-        (session) => session.destroy(),
+        ({ socket }) => socket.destroy(),
         () => {},
       );
       made = mayExist(error, args.has("name"));

@@ -10,7 +10,7 @@ import { DetachKeys } from "./detach-keys.ts";
 export interface AttachOptions {
   readonly endpoint: Endpoint;
   /** A connection that was opened beforehand; this call closes it. */
-  readonly connection?: Connection;
+  readonly connection?: Promise<Connection>;
   readonly start: ExecStart;
   /** Attach to the main process instead of starting another one. */
   readonly mainProcess: boolean;

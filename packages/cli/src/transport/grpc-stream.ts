@@ -1,4 +1,5 @@
 import type { ClientHttp2Session, ClientHttp2Stream, IncomingHttpHeaders } from "node:http2";
+import type { Socket } from "node:net";
 import { type Endpoint, SERVICE_PATH, tlsOptions } from "./endpoint.ts";
 import { encodeFrame, FrameSplitter } from "./framing.ts";
 import { CONNECT_TIMEOUT_MS, STREAM_WINDOW_BYTES } from "./limits.ts";
@@ -11,16 +12,16 @@ import { connectionError } from "./unreachable.ts";
  */
 export class GrpcStream {
   readonly #endpoint: Endpoint;
-  readonly #session: ClientHttp2Session;
+  readonly #connection: Connection;
   readonly #stream: ClientHttp2Stream;
   #failure: RpcError | undefined;
   #status: RpcError | "ok" | undefined;
 
-  constructor(endpoint: Endpoint, session: ClientHttp2Session, stream: ClientHttp2Stream) {
+  constructor(endpoint: Endpoint, connection: Connection, stream: ClientHttp2Stream) {
     this.#endpoint = endpoint;
-    this.#session = session;
+    this.#connection = connection;
     this.#stream = stream;
-    session.on("error", (error) => this.#fail(error));
+    connection.session.on("error", (error) => this.#fail(error));
     stream.on("error", (error) => this.#fail(error));
     stream.on("response", (headers) => this.#onHeaders(headers, false));
     stream.on("trailers", (headers) => this.#onHeaders(headers, true));
@@ -68,11 +69,15 @@ export class GrpcStream {
     throw new RpcError("unavailable", "the connection to the gateway was lost before the call ended");
   }
 
-  /** Ends the call from our side, whatever its state, and the connection. Never throws. */
+  /**
+   * Ends the call from our side, whatever its state, and the connection. Never throws.
+   *
+   * The socket goes first: closing the stream would end its request body in order, which for the process inside is the end
+   * of its input.
+   */
   close(): void {
-    const { constants } = process.getBuiltinModule("node:http2");
-    if (!this.#stream.destroyed) this.#stream.close(constants.NGHTTP2_CANCEL);
-    this.#session.destroy();
+    this.#connection.socket.destroy();
+    this.#connection.session.destroy();
   }
 
   #fail(error: unknown): void {
@@ -113,20 +118,33 @@ function errorFromTrailers(number: number, headers: IncomingHttpHeaders): RpcErr
   return new RpcError(codeFromNumber(number), message, packed);
 }
 
-/** A connection that stands, or is about to. */
-export type Connection = Promise<ClientHttp2Session>;
+/** A connection for one call. */
+export interface Connection {
+  readonly session: ClientHttp2Session;
+  /** Below the session; only for tearing it down. */
+  readonly socket: Socket;
+}
+
+/** The socket of an endpoint; TLS agrees on HTTP/2 by ALPN. */
+function dial(endpoint: Endpoint): Socket {
+  if (endpoint.kind === "unix") return process.getBuiltinModule("node:net").connect(endpoint.path);
+  const { url, tls } = endpoint;
+  const host = url.hostname.replace(/^\[|\]$/g, "");
+  const port = Number(url.port) || (url.protocol === "http:" ? 80 : 443);
+  const { connect, isIP } = process.getBuiltinModule("node:net");
+  if (url.protocol === "http:") return connect({ host, port, noDelay: true });
+  const name = isIP(host) === 0 ? { servername: host } : {};
+  const options = { host, port, ALPNProtocols: ["h2"], ...name, ...tlsOptions(tls) };
+  return process.getBuiltinModule("node:tls").connect(options).setNoDelay(true);
+}
 
 /** Opens a connection for one call. Rejects with {@link RpcError} when it does not stand within {@link CONNECT_TIMEOUT_MS}. */
-export function openConnection(endpoint: Endpoint): Connection {
+export function openConnection(endpoint: Endpoint): Promise<Connection> {
   const http2 = process.getBuiltinModule("node:http2");
   const settings = { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false };
   const origin = endpoint.kind === "unix" ? "http://localhost" : endpoint.url.origin;
-  const session = http2.connect(origin, {
-    settings,
-    ...(endpoint.kind === "unix"
-      ? { createConnection: () => process.getBuiltinModule("node:net").connect(endpoint.path) }
-      : tlsOptions(endpoint.tls)),
-  });
+  const socket = dial(endpoint);
+  const session = http2.connect(origin, { settings, createConnection: () => socket });
   return new Promise((resolve, reject) => {
     const timer = setTimeout(() => {
       session.destroy();
@@ -143,7 +161,7 @@ export function openConnection(endpoint: Endpoint): Connection {
       // Until a call takes over, a loss shows in that call.
       session.on("error", () => {});
       session.setLocalWindowSize(STREAM_WINDOW_BYTES);
-      resolve(session);
+      resolve({ session, socket });
     });
   });
 }
@@ -151,13 +169,13 @@ export function openConnection(endpoint: Endpoint): Connection {
 /** Opens a call on a connection that is then its own. */
 export async function openGrpcStream(
   endpoint: Endpoint,
-  connection: Connection,
+  connection: Promise<Connection>,
   method: string,
   headers: Readonly<Record<string, string>> = {},
 ): Promise<GrpcStream> {
-  const session = await connection;
+  const opened = await connection;
   try {
-    const stream = session.request(
+    const stream = opened.session.request(
       {
         ":method": "POST",
         ":path": SERVICE_PATH + method,
@@ -167,7 +185,7 @@ export async function openGrpcStream(
       },
       { endStream: false },
     );
-    return new GrpcStream(endpoint, session, stream);
+    return new GrpcStream(endpoint, opened, stream);
   } catch (error) {
     throw connectionError(error, endpoint);
   }
