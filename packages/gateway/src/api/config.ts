@@ -90,7 +90,11 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         const { response, changed } = await writes.run(record.id, record.name, () =>
           storePolicy(deps, record, request, admission),
         );
-        if (!changed) return response;
+        if (!changed) {
+          // Whoever repeats a change wants it in force: one that was refused gets another chance.
+          deps.sessions.get(record.id)?.delivery?.reconcile();
+          return response;
+        }
         const fields = { policy_version: response.version, policy_hash: response.policyHash };
         const { subject } = callerFrom(context);
         deps.log.info({ [LogField.sandboxId]: record.id, [LogField.subject]: subject, ...fields }, "policy updated");

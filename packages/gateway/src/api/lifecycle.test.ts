@@ -177,6 +177,25 @@ describe("the life of a sandbox", () => {
     expect(outcome).toBe(DeletionOutcome.COMPLETED);
   });
 
+  it("tells the announced client why an ephemeral sandbox did not start, before it is gone", async () => {
+    gateway.driver.before = (operation) => {
+      if (operation === "create") throw new DriverError("identity_refused", "no such user");
+    };
+    const annotations = { "openshell.nvidia.com/retention": "ephemeral" };
+    const { metadata } = await gateway.create({ awaitMainProcessAttachment: true, annotations });
+    await gateway.phase(SandboxPhase.ERROR);
+    const input = (async function* () {
+      yield { payload: { case: "start" as const, value: { workspaceScope: gateway.scope, sandbox: "box" } } };
+    })();
+    const headers = { "openshell-attach": "main-process" };
+    const attached = gateway.client.execSandboxInteractive(input, { headers })[Symbol.asyncIterator]().next();
+    await expect(attached).rejects.toMatchObject({
+      code: Code.FailedPrecondition,
+      message: expect.stringMatching(/no such user/),
+    });
+    await gateway.until(async () => (await gateway.store.sandboxes.byId(metadata!.id)) === undefined, "gone");
+  });
+
   it("stops before it was ever created, and starts then", async () => {
     const gate = Promise.withResolvers<void>();
     gateway.driver.before = async (operation) => {

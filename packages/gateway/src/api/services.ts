@@ -13,7 +13,7 @@ import { SandboxFeeds } from "../compute/sandbox-feed.ts";
 import { SessionEvents } from "../compute/session-events.ts";
 import { wantsToRun, withPhase } from "../compute/status.ts";
 import { SessionDelivery } from "../delivery/delivery.ts";
-import { RECONCILE_INTERVAL_MS } from "../delivery/limits.ts";
+import { RECONCILE_BATCH, RECONCILE_INTERVAL_MS, RECONCILE_PAUSE_MS } from "../delivery/limits.ts";
 import { buildSnapshot } from "../delivery/snapshot.ts";
 import type { CreateServices, GatewayDeps, GatewayServices } from "../deps.ts";
 import { checkedPolicy } from "../policies/check.ts";
@@ -190,6 +190,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       void watchDriver({ driver, store, clock, log, controller, signal: closed.signal });
       void reconcileDeliveries(sessions, api, closed.signal);
       await recover({ store, driver, controller, events, log });
+      for (const host of deps.hosts.current()) hosts.report(host.id);
     },
 
     async runningSandboxes() {
@@ -231,6 +232,12 @@ async function reconcileDeliveries(sessions: SessionRegistry, { clock }: ApiDeps
   while (!signal.aborted) {
     await clock.sleep(RECONCILE_INTERVAL_MS, { signal, unref: true }).catch(() => {});
     if (signal.aborted) return;
-    for (const session of sessions.all) session.delivery?.reconcile();
+    let done = 0;
+    for (const session of [...sessions.all]) {
+      session.delivery?.reconcile();
+      // Spread over time: thousands of snapshots at once would hold up everything else.
+      if (++done % RECONCILE_BATCH === 0)
+        await clock.sleep(RECONCILE_PAUSE_MS, { signal, unref: true }).catch(() => {});
+    }
   }
 }

@@ -112,6 +112,11 @@ export class HostRegistry {
     return [...this.#assignments.values()].filter((assignment) => assignment.hostId === hostId);
   }
 
+  /** Tells the launcher how many sandboxes a host that it took over holds, so that an empty one ends some time. */
+  report(hostId: string): void {
+    this.#deps.launcher.holds(hostId, this.#counts.get(hostId) ?? 0);
+  }
+
   isConnected(hostId: string): boolean {
     return this.#connections.has(hostId);
   }
