@@ -9,6 +9,14 @@ oldest_node=24
 say() { printf 'openshell: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 
+# `quietly npm ARGS FOLDER`: what npm says is shown only when it fails, and only its first lines.
+quietly() {
+  # shellcheck disable=SC2086
+  if (cd "$3" && "$1" $2 --loglevel=error) >"$out/npm.log" 2>&1; then return 0; fi
+  head -n 8 "$out/npm.log" >&2
+  return 1
+}
+
 umask 022
 mkdir -p "$out" || die "cannot write $out. Set XDG_CACHE_HOME to a folder that you may write"
 
@@ -51,8 +59,10 @@ if node_is_new_enough "$node"; then :
 elif [ -n "$system_node" ] && node_is_new_enough "$system_node"; then node=$system_node
 else
   command -v npm >/dev/null || die "npm is missing. Install it (Debian: apt-get install npm), or Node $oldest_node or newer"
-  say "fetching Node (this system has ${system_node:+$("$system_node" -v 2>/dev/null || true)}${system_node:-none}, $oldest_node is needed)"
-  (cd "$work/tools/node" && npm ci --loglevel=error >&2) || die "fetching Node failed. Check that npm reaches its registry"
+  version=none
+  [ -z "$system_node" ] || version=$("$system_node" -v 2>/dev/null) || version=one that does not start
+  say "fetching Node (this system has $version, $oldest_node or newer is needed)"
+  quietly npm ci "$work/tools/node" || die "fetching Node failed. Check that npm reaches its registry"
   node_is_new_enough "$node" || die "the fetched Node does not start: $node"
 fi
 PATH=$(dirname -- "$node"):$PATH
@@ -64,8 +74,8 @@ if [ -n "${OPENSHELL_DEVELOPMENT:-}" ] || [ -d "$work/node_modules/vitest" ]; th
 installed=$work/node_modules/.package-lock.json
 if [ ! -f "$installed" ] || [ "$work/package-lock.json" -nt "$installed" ] || { [ -z "$omit" ] && [ ! -d "$work/node_modules/vitest" ]; }; then
   say "installing packages"
-  npm=$(command -v npm) || die "npm is missing. Install it (Debian: apt-get install npm)"
-  (cd "$work" && "$npm" ci $omit --loglevel=error >&2) || die "installing packages failed. Check that npm reaches its registry"
+  command -v npm >/dev/null || die "npm is missing. Install it (Debian: apt-get install npm)"
+  quietly npm "ci $omit" "$work" || die "installing packages failed. Check that npm reaches its registry"
 fi
 
 if [ ! -f "$out/$key/cli.mjs" ]; then
