@@ -4,8 +4,8 @@ import { needsStart } from "./gateway/record.ts";
 import { type GatewayChoice, resolveGateway, type Target } from "./gateway/resolve.ts";
 import { type ColorChoice, type Style, styleFor } from "./output/style.ts";
 import { writeAll } from "./output/terminal.ts";
-import type { CallOptions, Json } from "./transport/unary.ts";
 import { describeEndpoint } from "./transport/endpoint.ts";
+import type { CallOptions, Json } from "./transport/unary.ts";
 import { callUnary } from "./transport/unary.ts";
 import { UnreachableError } from "./transport/unreachable.ts";
 
