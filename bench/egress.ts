@@ -1,18 +1,23 @@
 /**
  * What inspection costs: the same requests direct and through the egress path, in one run. Client, egress and origin are
- * three processes on the machine at hand; only ratios of one run mean something.
+ * three processes on the machine at hand, events are written to files; only ratios of one run mean something.
  *
  *   node bench/egress.ts [seconds a measurement, default 2]
  */
 import { fork } from "node:child_process";
 import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
 import { createServer as createHttpServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { createServer as createHttpsServer } from "node:https";
 import { type AddressInfo, createServer as createNetServer, connect as netConnect, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { connect as tlsConnect } from "node:tls";
 import { fileURLToPath } from "node:url";
-import type { EgressEvents } from "@openshell/supervisor/egress/events.ts";
+import { systemClock } from "@openshell/base";
+import { EventLog } from "@openshell/ocsf";
 import { EXE, Fixture, HOSTS } from "@openshell/supervisor/egress/testing/fixture.ts";
+import { createEgressEvents } from "@openshell/supervisor/logs/egress-events.ts";
 
 const HOST = "api.example.com";
 const BULK_BYTES = 256 * 1024 * 1024;
@@ -194,12 +199,13 @@ ${further}          - allow: {method: GET, path: "/**"}
 `;
 }
 
-/** Counts only: writing events is measured where they are written. */
-const quiet: EgressEvents = { connection: () => undefined, request: () => undefined, finding: () => undefined };
-
 async function main(seconds: number): Promise<void> {
   const file = fileURLToPath(import.meta.url);
-  const fixture = await Fixture.create({ policy: policy(1), deps: { events: quiet } });
+  const folder = mkdtempSync(join(tmpdir(), "bench-egress-"));
+  const context = { sandboxId: "bench", sandboxName: "bench", productVersion: "0", hostname: "bench" };
+  const log = new EventLog({ directory: folder, context, clock: systemClock });
+  const events = createEgressEvents(log, systemClock, (text) => text);
+  const fixture = await Fixture.create({ policy: policy(1), deps: { events } });
   const certificate = await fixture.originCa.issue(HOST);
   const originProcess = fork(file, ["origin"]);
   originProcess.send(certificate satisfies OriginMessage);
@@ -256,6 +262,8 @@ async function main(seconds: number): Promise<void> {
   clientProcess.disconnect();
   originProcess.kill();
   await fixture[Symbol.asyncDispose]();
+  await log[Symbol.asyncDispose]();
+  rmSync(folder, { recursive: true });
 }
 
 const role = process.argv[2];

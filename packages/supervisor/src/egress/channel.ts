@@ -201,9 +201,10 @@ export class Channel {
     this.bytesWritten += bytes.length;
     const accepted =
       typeof bytes === "string" ? this.socket.write(bytes, encoding ?? "utf8") : this.socket.write(bytes);
-    // `accepted` false promises a drain event, which ends the wait below.
-    if (accepted || this.socket.writableLength < WRITE_AHEAD_BYTES) return undefined;
+    if (accepted) return undefined;
+    // Not accepted promises a drain event: it gives the bytes back, and ends the wait below.
     this.#charge();
+    if (this.#unsent < WRITE_AHEAD_BYTES && !this.#budget.exhausted) return undefined;
     this.#writeDeadline = this.#deadlines.now() + limitMs;
     const previous = this.#drain;
     return new Promise<void>((resolve, reject) => {

@@ -740,6 +740,45 @@ describe("limits", () => {
     third.destroy();
   });
 
+  test("clients that do not read stop their origins; what is held stays within the sandbox's limit", async () => {
+    await fixture[Symbol.asyncDispose]();
+    fixture = await Fixture.create({ deps: { limits: { bufferedBytes: 2 << 20 } } });
+    let written = 0;
+    await fixture.http("plain.example.com", (_, res) => {
+      const piece = Buffer.alloc(1 << 20);
+      const more = (): void => {
+        while (written < 400 << 20 && !res.destroyed) {
+          written += piece.length;
+          if (!res.write(piece)) {
+            res.once("drain", more);
+            return;
+          }
+        }
+      };
+      more();
+    });
+    const sockets = await Promise.all(Array.from({ length: 20 }, () => fixture.proxy()));
+    for (const socket of sockets) {
+      socket.pause();
+      socket.write("GET http://plain.example.com/ HTTP/1.1\r\nHost: plain.example.com\r\n\r\n");
+    }
+    // The kernel's own buffers grow for a while.
+    for (let before = -1; before !== written; ) {
+      before = written;
+      await new Promise((resolve) => setTimeout(resolve, 400));
+    }
+    expect(written).toBeLessThan(400 << 20);
+    // A connection may overshoot by what it reads and writes at once.
+    expect(fixture.egress.bufferedBytes).toBeLessThan((2 << 20) + 20 * (256 << 10));
+    expect(fixture.egress.bufferedBytes).toBeGreaterThan(1 << 20);
+    const closed = sockets.map((socket) => readAll(socket));
+    for (const socket of sockets) socket.destroy();
+    await Promise.all(closed);
+    await new Promise((resolve) => setTimeout(resolve, 200));
+    expect(fixture.egress.bufferedBytes).toBe(0);
+    expect(fixture.egress.flows).toBe(0);
+  });
+
   test("a head that is too large is refused before anything is decided", async () => {
     const socket = await fixture.proxy();
     socket.write(`GET http://plain.example.com/ HTTP/1.1\r\nHost: plain.example.com\r\nX: ${"a".repeat(9000)}\r\n\r\n`);

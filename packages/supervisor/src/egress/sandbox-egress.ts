@@ -153,6 +153,11 @@ export class SandboxEgress implements AsyncDisposable {
     return this.#flows.size;
   }
 
+  /** Bytes taken from one side and not yet by the other. */
+  get bufferedBytes(): number {
+    return this.#context.budget.used;
+  }
+
   /** Later decisions come from `input`; connections and requests that it no longer allows end before this returns. */
   publish(input: GenerationInput): void {
     const { number, network } = this.#generations.current;

@@ -1,4 +1,5 @@
 import type { TLSSocket } from "node:tls";
+import { systemClock } from "@openshell/base";
 import { afterAll, beforeAll, beforeEach, describe, expect, test } from "vitest";
 import { Fixture, readAll, readResponse } from "./testing/fixture.ts";
 
@@ -173,9 +174,10 @@ describe("connections", () => {
   });
 
   test("made-up host names cannot buy certificates without end", async () => {
-    const own = await Fixture.create({ policy: POLICY_WILD });
+    // Time stands still, so that the test does not depend on the machine's speed.
+    const own = await Fixture.create({ policy: POLICY_WILD, deps: { clock: { ...systemClock, monotonic: () => 0 } } });
     let refused = 0;
-    for (let i = 0; i < 150; i += 1) {
+    for (let i = 0; i < 110; i += 1) {
       const name = `n${i}.wild.example.com`;
       try {
         const tls = await own.tls(await own.tunnel(`${name}:443`), name);
@@ -184,7 +186,7 @@ describe("connections", () => {
         refused += 1;
       }
     }
-    expect(refused).toBeGreaterThan(10);
+    expect(refused).toBe(10);
     expect(
       own.events.connections.some((event) => event.outcome === "failed" && event.reason.includes("More new TLS hosts")),
     ).toBe(true);

@@ -143,10 +143,10 @@ export class Tunnel {
       count(chunk.length);
       this.#lastActivity = this.#deadlines.now();
       if (to.destroyed || to.writableEnded) return;
-      if (to.write(chunk) || to.writableLength < WRITE_AHEAD_BYTES) return;
-      from.pause();
-      charged += to.writableLength;
-      this.#budget.charge(to.writableLength);
+      if (to.write(chunk)) return;
+      this.#budget.charge(to.writableLength - charged);
+      charged = to.writableLength;
+      if (charged >= WRITE_AHEAD_BYTES || this.#budget.exhausted) from.pause();
     });
     to.on("drain", () => {
       settle();
