@@ -33,10 +33,11 @@ struct channel {
   napi_env env;
   napi_ref callback;
   napi_async_context context;
+  napi_async_cleanup_hook_handle hook;
   void *poll;              /* libuv keeps a pointer to the channel in its first word */
   int fd;
   bool writable, raw;      /* raw: only readiness is reported, nothing is read */
-  bool busy, collected;    /* inside the callback; dropped by JavaScript meanwhile */
+  bool busy, stopped, closed, collected, ending;
 };
 
 static napi_value throw_errno(napi_env env, const char *call) {
@@ -65,37 +66,47 @@ static int32_t int_argument(napi_env env, napi_value value) {
   if (argc < count) return napi_throw_type_error(env, NULL, "arguments"), NULL
 #define RETURN_INT(value) napi_value result; napi_create_int32(env, value, &result); return result
 
-static void on_closed(void *poll) { free(poll); }
-
-/* What a running callback still needs goes when it returns. */
-static void release(struct channel *c) {
-  if (c->busy || c->poll != NULL || c->context == NULL) return;
-  napi_delete_reference(c->env, c->callback);
-  napi_async_destroy(c->env, c->context);
-  c->context = NULL;
+/* The last reference goes: libuv's, or JavaScript's. */
+static void on_closed(void *poll) {
+  struct channel *c = *(void **)poll;
+  free(poll);
+  c->closed = true;
+  napi_remove_async_cleanup_hook(c->hook);
   if (c->collected) free(c);
 }
 
-/* Nothing is called after this. */
+/* What a running callback still needs goes when it returns; an ending environment takes these along by itself. */
+static void release(struct channel *c) {
+  if (c->busy || c->ending || !c->stopped || c->context == NULL) return;
+  napi_delete_reference(c->env, c->callback);
+  napi_async_destroy(c->env, c->context);
+  c->context = NULL;
+}
+
+/* Nothing is called after this. The descriptor is closed last: its number may be another's at once. */
 static void stop(struct channel *c) {
-  if (c->poll == NULL) return;
-  uv_poll_stop(c->poll);
-  *(void **)c->poll = NULL;
+  if (c->stopped) return;
+  c->stopped = true;
   uv_close(c->poll, on_closed);
-  c->poll = NULL;
   if (!c->raw) close(c->fd);
   release(c);
 }
 
-static void at_exit(void *data) { stop(data); }
+/* The environment waits for on_closed, whose code it would unload otherwise. */
+static void at_exit(napi_async_cleanup_hook_handle hook, void *data) {
+  struct channel *c = data;
+  (void)hook;
+  c->ending = true;
+  stop(c);
+}
 
 static void collect(napi_env env, void *data, void *hint) {
+  (void)env;
   (void)hint;
   struct channel *c = data;
-  stop(c);
-  napi_remove_env_cleanup_hook(env, at_exit, c);
   c->collected = true;
-  if (c->context == NULL) free(c);
+  if (c->closed) free(c);
+  else stop(c);
 }
 
 static void call(struct channel *c, int event, napi_value data, napi_value fds) {
@@ -158,13 +169,13 @@ static bool read_once(struct channel *c) {
     napi_set_element(c->env, list, (uint32_t)i, number);
   }
   call(c, EVENT_DATA, data, list);
-  return c->poll != NULL;
+  return !c->stopped;
 }
 
 static void on_event(void *handle, int status, int events) {
   struct channel *c = *(void **)handle;
   napi_handle_scope scope;
-  if (c == NULL || napi_open_handle_scope(c->env, &scope) != napi_ok) return;
+  if (c->stopped || napi_open_handle_scope(c->env, &scope) != napi_ok) return;
   napi_env env = c->env;
   if (status < 0) closed(c, -status);
   else if (c->raw) {
@@ -172,7 +183,7 @@ static void on_event(void *handle, int status, int events) {
     call(c, EVENT_READY, NULL, NULL);
   } else {
     for (int i = 0; events & UV_READABLE && i < READS_A_TURN && read_once(c); i++) {}
-    if (c->poll != NULL && events & UV_WRITABLE && c->writable) call(c, EVENT_WRITABLE, NULL, NULL);
+    if (!c->stopped && events & UV_WRITABLE && c->writable) call(c, EVENT_WRITABLE, NULL, NULL);
   }
   release(c);
   napi_close_handle_scope(env, scope);
@@ -218,7 +229,7 @@ static napi_value open_channel(napi_env env, napi_callback_info info) {
   napi_create_reference(env, argv[1], 1, &c->callback);
   napi_create_string_utf8(env, "openshell:channel", NAPI_AUTO_LENGTH, &name);
   napi_async_init(env, NULL, name, &c->context);
-  napi_add_env_cleanup_hook(env, at_exit, c);
+  napi_add_async_cleanup_hook(env, at_exit, c, &c->hook);
   napi_create_external(env, c, collect, NULL, &external);
   uv_poll_start(c->poll, UV_READABLE, on_event);
   return external;
@@ -239,7 +250,7 @@ static napi_value send_channel(napi_env env, napi_callback_info info) {
   int32_t offset = int_argument(env, argv[2]);
   napi_get_buffer_info(env, argv[1], (void **)&data, &size);
   errno = EBADF;
-  if (c == NULL || c->poll == NULL || offset < 0 || (size_t)offset > size) return throw_errno(env, "send");
+  if (c == NULL || c->stopped || offset < 0 || (size_t)offset > size) return throw_errno(env, "send");
   ssize_t n;
   do n = send(c->fd, data + offset, size - (size_t)offset, MSG_NOSIGNAL | MSG_DONTWAIT);
   while (n < 0 && errno == EINTR);
@@ -251,7 +262,7 @@ static napi_value send_channel(napi_env env, napi_callback_info info) {
 static napi_value watch_channel(napi_env env, napi_callback_info info) {
   ARGUMENTS(2);
   struct channel *c = channel_argument(env, argv[0]);
-  if (c == NULL || c->poll == NULL) return NULL;
+  if (c == NULL || c->stopped) return NULL;
   napi_get_value_bool(env, argv[1], &c->writable);
   uv_poll_start(c->poll, UV_READABLE | (c->writable ? UV_WRITABLE : 0), on_event);
   return NULL;

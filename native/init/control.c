@@ -87,6 +87,8 @@ static bool hello(struct channel *c) {
   uint32_t oldest = get_u32(&r), newest = get_u32(&r);
   struct bytes nonce = get_bytes(&r);
   if (c->type != FRAME_HELLO || r.bad || !nonce_matches(nonce)) return false;
+  const struct writer nothing = {0};
+  control_event(FRAME_REPLACED, &nothing);
   detach();
   host = *c;
   host.limit = MESSAGE_MAX;

@@ -7,7 +7,7 @@
 
 #include "spawn.h"
 
-enum { PROCESSES_MAX = 16384, ROUNDS_MAX = 8, SETTLE_MS = 1000 };
+enum { PROCESSES_MAX = 16384, ROUNDS_MAX = 64, ROUND_MS_MAX = 10, SETTLE_MS = 1000 };
 
 bool read_process(pid_t pid, struct proc_entry *entry) {
   char path[32], text[512];
@@ -67,7 +67,8 @@ static int freeze_by_signals(bool on) {
     int count = list_processes(&list);
     if (count < 0) return failed("freeze", "/proc");
     if (stop_level(list, count, 1, 0) == 0) return 0;
-    pause_ms(1);
+    /* On a busy machine a signal takes its time; 0.6 s in all. */
+    pause_ms(round < ROUND_MS_MAX ? round + 1 : ROUND_MS_MAX);
   }
   errno = EBUSY;
   return failed("freeze", "processes keep running");

@@ -1,6 +1,7 @@
 /* The outer role: reads the plan, makes the namespaces, writes identities, does what needs the caller's privilege,
  * reports on descriptor 3 and exits. Never runs anything of the sandbox's. */
 #include <linux/sched.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -214,11 +215,17 @@ static int answer(uint16_t type, struct writer *w) {
   return w->bad || write_all(ANSWER, head, sizeof head) < 0 || write_all(ANSWER, w->data, w->size) < 0 ? -1 : 0;
 }
 
+static bool message_waits(int sync) {
+  struct pollfd list = {sync, POLLIN, 0};
+  return poll(&list, 1, 0) > 0 && list.revents & POLLIN;
+}
+
 static int follow(int sync) {
   static struct sync m;
   for (;;) {
     if (sync_receive(sync, &m) < 0) return failed("init", "ended before it was ready");
-    if (m.type == SYNC_SOCKETS && link_sockets(sync, &m) < 0) return -1;
+    /* Init may have failed meanwhile: then its message, sent before it ended, says what went wrong first. */
+    if (m.type == SYNC_SOCKETS && link_sockets(sync, &m) < 0 && !message_waits(sync)) return -1;
     if (m.type == SYNC_ERROR && m.size == sizeof failure) {
       memcpy(&failure, m.data, sizeof failure);
       return -1;

@@ -183,7 +183,7 @@ while True:
     const numbers = lines.map((line) => Number(line.split(" ")[0]));
     expect(numbers.every((n, i) => i === 0 || n > numbers[i - 1]!)).toBe(true);
     // No attempt succeeded between death and successor: each was served by one of the two.
-    for (const line of lines) expect(line).toMatch(/served by \d+$|failed$/);
+    for (const line of lines) expect(line).toMatch(/^\d+ [\d.]+ (served by \d+|failed|)$/);
 
     const third = await attachLocalBoundary(sandbox.attachOptions());
     expect(third.state).toBe("main_started");

@@ -37,6 +37,8 @@ export const FRAME_ATTACH_MAIN = 17;
 export const FRAME_READY = 64;
 /** Init to host, unasked: a process ended. */
 export const FRAME_EXIT = 65;
+/** Init to host, unasked: another host has attached; the connection ends now, the sandbox lives on. */
+export const FRAME_REPLACED = 66;
 export const FRAME_OK = 128;
 export const FRAME_ERROR = 129;
 

@@ -24,6 +24,7 @@ import {
   FRAME_IDENTIFY,
   FRAME_LOAD,
   FRAME_MAIN,
+  FRAME_REPLACED,
   FRAME_RESUME,
   FRAME_SAVE,
   FRAME_SIGNAL,
@@ -43,8 +44,8 @@ const SIGKILL = 9;
 const IDENTIFY_LIMIT_MS = 2_000;
 /** Init leaves within its grace time; its processes may take a moment to die. */
 const TERMINATE_MARGIN_MS = 10_000;
-/** After the connection ended: how long init may take to be gone before this counts as a detachment. */
-const GONE_LIMIT_MS = 250;
+/** After the connection ended by itself: how long init may take to be gone (a busy kernel) before this counts as a detachment. */
+const GONE_LIMIT_MS = 5_000;
 /** For a successor: DESIGN §3. */
 export const STATE_MAX_BYTES = 256 << 10;
 
@@ -169,6 +170,7 @@ export class LocalBoundary implements Boundary {
   /** Messages that answer nothing. Called by the channel. */
   onEvent(message: Message): void {
     closeDescriptors(message.fds);
+    if (message.type === FRAME_REPLACED) this.#detaching = true;
     if (message.type !== FRAME_EXIT) return;
     const handle = message.payload.u32();
     const status = exitStatus(message.payload.flag(), message.payload.u32());
