@@ -52,6 +52,21 @@ describe("EventLog", () => {
     expect((await stat(join(directory, "openshell.2026-11-29.log"))).mode & 0o777).toBe(0o600);
   });
 
+  it("makes a missing folder, but never the folder of a sandbox that is gone", async () => {
+    const errors: unknown[] = [];
+    const options = { context, clock, onError: (error: unknown) => errors.push(error) };
+    await using log = new EventLog({ ...options, directory: join(directory, "logs") });
+    log.emit(event());
+    await log.flush();
+    expect((await stat(join(directory, "logs"))).mode & 0o777).toBe(0o700);
+    expect(errors).toEqual([]);
+    await using late = new EventLog({ ...options, directory: join(directory, "removed", "logs") });
+    late.emit(event());
+    await late.flush();
+    expect(await readdir(directory)).toEqual(["logs"]);
+    expect(errors.length).toBeGreaterThan(0);
+  });
+
   it("writes records only while they are switched on", async () => {
     await using log = new EventLog({ directory, context, clock, json: false });
     log.emit(event());
@@ -74,7 +89,7 @@ describe("EventLog", () => {
 
   it("goes on without a folder and says what was lost", async () => {
     const errors: unknown[] = [];
-    const missing = join(directory, "missing");
+    const missing = join(directory, "missing", "logs");
     const lines: string[] = [];
     await using log = new EventLog({
       directory: missing,

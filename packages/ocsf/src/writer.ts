@@ -3,11 +3,12 @@
  * to a bounded queue that one writer empties; what does not fit is counted and dropped.
  */
 import { constants } from "node:fs";
-import { type FileHandle, open, readdir, stat, unlink } from "node:fs/promises";
+import { type FileHandle, mkdir, open, readdir, stat, unlink } from "node:fs/promises";
 import { join } from "node:path";
 import type { Clock } from "@openshell/base/clock.ts";
 
 export interface RotatingFileOptions {
+  /** Made, 0700, when it is missing and its parent exists. */
   readonly directory: string;
   readonly prefix: string;
   /** With its dot: `.jsonl`, `.log`. */
@@ -119,6 +120,7 @@ export class RotatingFile implements AsyncDisposable {
   async #rotate(day: string, needed: number): Promise<void> {
     await this.#file?.handle.close();
     this.#file = undefined;
+    await this.#makeFolder();
     const existing = await this.#list();
     const today = existing.filter((entry) => entry.day === day);
     let number = today.reduce((highest, entry) => Math.max(highest, entry.number), -1);
@@ -131,6 +133,15 @@ export class RotatingFile implements AsyncDisposable {
     const flags = constants.O_APPEND | constants.O_CREAT | constants.O_WRONLY | constants.O_NOFOLLOW;
     const handle = await open(join(directory, name), flags, 0o600);
     this.#file = { handle, name, day, size: (await handle.stat()).size };
+  }
+
+  /** Made by the first line. Its parent is not: once that is removed, the sandbox is gone and must not come back as a folder. */
+  async #makeFolder(): Promise<void> {
+    try {
+      await mkdir(this.#options.directory, { mode: 0o700 });
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== "EEXIST") throw error;
+    }
   }
 
   async #makeRoom(others: readonly { name: string; size: number }[]): Promise<void> {
