@@ -86,8 +86,15 @@ function mounts(): Set<string> {
   return found;
 }
 
+/** True when processes are in it and none of this run: it belongs to another run on the same machine. */
+function isForeign(cgroup: string, own: ReadonlySet<string>): boolean {
+  const inside = [cgroup, join(cgroup, "workload")].flatMap((folder) => lines(join(folder, "cgroup.procs")));
+  return inside.length > 0 && !inside.some((pid) => own.has(pid));
+}
+
 function cgroups(): Set<string> {
   const found = new Set<string>();
+  const own = new Set(runProcesses().map((entry) => String(entry.pid)));
   const visit = (folder: string, depth: number) => {
     let entries: string[];
     try {
@@ -98,6 +105,7 @@ function cgroups(): Set<string> {
       return;
     }
     for (const entry of entries) {
+      if (/openshell/i.test(entry) && isForeign(entry, own)) continue;
       if (/openshell/i.test(entry)) found.add(entry);
       if (depth < 12) visit(entry, depth + 1);
     }
