@@ -99,12 +99,13 @@ export function makeCgroups(name: string, limits: CgroupLimits, places: CgroupPl
     limit("memory", limits.memoryBytes === undefined ? undefined : String(limits.memoryBytes)),
     limit("cpu", limits.cpuMillis === undefined ? undefined : String(limits.cpuMillis)),
     limit("pids", String(limits.pids)),
-  ];
+    // A limit that nobody asked for is no layer: its absence reduces nothing.
+  ].filter((layer) => layer !== undefined);
   return { folders, freezer: chooseFreezer(), isolation };
 
-  function limit(controller: Controller, value: string | undefined): IsolationLayer {
+  function limit(controller: Controller, value: string | undefined): IsolationLayer | undefined {
     const layer = `limit_${controller}`;
-    if (value === undefined) return { name: layer, enforced: false, detail: "no limit was asked for" };
+    if (value === undefined) return undefined;
     if (unified !== undefined && v2 !== undefined && places.unifiedControllers.includes(controller)) {
       enableController(unified, controller);
       if (setLimit(v2, controller, value, true)) return { name: layer, enforced: true, detail: `${value}, cgroup v2` };
