@@ -1,59 +1,13 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { type Client, Code, type ConnectError } from "@connectrpc/connect";
-import { type OpenShell, SandboxPhase } from "@openshell/api";
+import { Code } from "@connectrpc/connect";
+import { SandboxPhase } from "@openshell/api";
 import { describe, expect, it } from "vitest";
 import { expectNoLeaks, runProcesses, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
 import { GatewayProcess } from "./gateway-process.ts";
-
-const workspaceScope = { selection: { case: "workspace", value: "default" } } as const;
-const READY_LIMIT_MS = 20_000;
-/** Prints pid and start time of the main process, which is called sleep. */
-const MAIN_PROCESS =
-  "for p in /proc/[0-9]*/stat; do read -r pid name rest < $p; [ $name = '(sleep)' ] && echo $pid $(echo $rest | cut -d' ' -f20); done; true";
-
-/** Creates a sandbox that idles, and waits until it is ready. Resolves with its id. */
-async function createReady(client: Client<typeof OpenShell>, name: string): Promise<string> {
-  await client.createSandbox({ workspaceScope, name, spec: { command: ["sleep", "1000"] } });
-  return await untilPhase(client, name, SandboxPhase.READY);
-}
-
-async function untilPhase(client: Client<typeof OpenShell>, name: string, phase: SandboxPhase): Promise<string> {
-  const deadline = performance.now() + READY_LIMIT_MS;
-  for (;;) {
-    const { sandbox } = await client.getSandbox({ workspaceScope, name });
-    if (sandbox?.status?.phase === phase) return sandbox.metadata!.id;
-    if (sandbox?.status?.phase === SandboxPhase.ERROR || performance.now() > deadline) {
-      throw new Error(`${name}: ${JSON.stringify(sandbox?.status?.conditions)}`);
-    }
-    await sleep(5);
-  }
-}
-
-async function run(client: Client<typeof OpenShell>, sandbox: string, ...command: string[]): Promise<string> {
-  let output = "";
-  for await (const { payload } of client.execSandbox({ workspaceScope, sandbox, command, noLoginShell: true })) {
-    if (payload.case === "stdout") output += Buffer.from(payload.value.data);
-    if (payload.case === "exit") output += `exit ${payload.value.exitCode}`;
-  }
-  return output;
-}
-
-/** Repeats a command while the gateway says that the sandbox is out of reach for the moment. */
-async function persistently<T>(attempt: () => Promise<T>): Promise<T> {
-  const deadline = performance.now() + READY_LIMIT_MS;
-  for (;;) {
-    try {
-      return await attempt();
-    } catch (error) {
-      const passing = [Code.Unavailable, Code.FailedPrecondition].includes((error as ConnectError).code);
-      if (!passing || performance.now() > deadline) throw error;
-      await sleep(20);
-    }
-  }
-}
+import { createReady, MAIN_PROCESS, persistently, run, untilGone, untilPhase, workspaceScope } from "./sandboxes.ts";
 
 const hostPids = (gateway: GatewayProcess): readonly number[] =>
   runProcesses()
@@ -101,7 +55,7 @@ describe("a gateway that ends and starts again", () => {
       expect(JSON.parse((await gateway.http("/local/status")).body)).toMatchObject({ sandboxes: 1, hosts: 1 });
 
       await client.deleteSandbox({ workspaceScope, name: "box" });
-      while ((await client.listSandboxes({ workspaceScope })).sandboxes.length > 0) await sleep(10);
+      await untilGone(client, "box");
       expect(readdirSync(join(gateway.paths.state, "sandboxes"))).toEqual([]);
       await gateway.end();
       expect(hostPids(gateway)).toEqual([]);
