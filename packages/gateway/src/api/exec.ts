@@ -26,9 +26,10 @@ import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { sandboxEnvironment } from "../compute/launch.ts";
 import { wantsToRun } from "../compute/status.ts";
-import { type RelayChannel, RelayUnopened } from "../relay/broker.ts";
+import { type RelayChannel, type RelayOpener, RelayUnopened } from "../relay/broker.ts";
 import { type ExecInput, spliceExec } from "../relay/exec.ts";
 import { TIMEOUT_GRACE_MS } from "../relay/limits.ts";
+import { DONE } from "../sessions/reader.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import { type Admission, admissionError, admitted } from "./admission.ts";
 import { type ApiDeps, namedSandbox } from "./context.ts";
@@ -84,18 +85,7 @@ async function* runCommand(
     if (now === undefined) throw notFound("sandbox", request.sandbox);
     if (!wantsToRun(now.status.phase)) throw notReady(now);
   };
-  const limit = new AbortController();
-  if (timeoutMs !== undefined) {
-    const stop = AbortSignal.any([context.signal, limit.signal]);
-    deps.clock.sleep(timeoutMs + TIMEOUT_GRACE_MS, { signal: stop, unref: true }).then(
-      () =>
-        limit.abort(
-          unavailable("the supervisor did not report the end of a command past its timeout; its outcome is unknown"),
-        ),
-      () => {},
-    );
-  }
-  const signal = AbortSignal.any([context.signal, limit.signal, deps.stopping]);
+  const { signal, end } = backstop(deps, context.signal, timeoutMs);
   const startedMs = deps.clock.monotonic();
   try {
     const channel = await openRelay(deps, record.id, RelayKind.EXEC, { limitMs: SESSION_WAIT_MS, signal, verdict });
@@ -129,8 +119,34 @@ async function* runCommand(
       yield event;
     }
   } finally {
-    limit.abort();
+    end();
   }
+}
+
+/**
+ * The caller's signal, which also ends calls when the gateway stops; with a timeout, one that aborts as well when the
+ * supervisor, which enforces it, says nothing for long after.
+ */
+function backstop(
+  deps: ApiDeps,
+  caller: AbortSignal,
+  timeoutMs: number | undefined,
+): { readonly signal: AbortSignal; readonly end: () => void } {
+  if (timeoutMs === undefined) return { signal: caller, end: () => {} };
+  const limit = new AbortController();
+  const message = "the supervisor did not report the end of a command past its timeout; its outcome is unknown";
+  deps.clock.sleep(timeoutMs + TIMEOUT_GRACE_MS, { signal: limit.signal, unref: true }).then(
+    () => limit.abort(unavailable(message)),
+    () => {},
+  );
+  const onAbort = (): void => limit.abort(caller.reason);
+  if (caller.aborted) onAbort();
+  else caller.addEventListener("abort", onAbort, { once: true });
+  const end = (): void => {
+    caller.removeEventListener("abort", onAbort);
+    limit.abort(DONE);
+  };
+  return { signal: limit.signal, end };
 }
 
 /** Executions are never replayed: a repeated id ends with what is known of the first one. */
@@ -159,7 +175,7 @@ async function* attachMain(
   if (start.command.length > 0) throw invalidField("start.command", "must be empty when attaching to the main process");
   checkWindow(start.rows, start.cols);
   const record = await namedSandbox(deps, workspace, start.sandbox);
-  const signal = AbortSignal.any([context.signal, deps.stopping]);
+  const { signal } = context;
   const end = deps.attachments.begin(record.id);
   try {
     const verdict = async (): Promise<void> => {
@@ -187,17 +203,17 @@ async function openRelay(deps: ApiDeps, sandboxId: string, kind: RelayKind, wait
   for (;;) {
     const limitMs = Math.max(1, deadline - deps.clock.monotonic());
     const session = await deps.sessions.ready(sandboxId, { ...wait, clock: deps.clock, limitMs });
-    const ended = new AbortController();
-    const stop = session.onState(() => {
-      if (session.state === "closed") ended.abort(new RelayUnopened());
-    });
+    const opener: RelayOpener = {
+      send: (value) => session.send({ case: "relayOpen", value }),
+      onEnd: (ended) =>
+        session.onState(() => {
+          if (session.state === "closed") ended();
+        }),
+    };
     try {
-      const signal = AbortSignal.any([wait.signal, ended.signal]);
-      return await deps.broker.open(sandboxId, kind, (value) => session.send({ case: "relayOpen", value }), signal);
+      return await deps.broker.open(sandboxId, kind, opener, wait.signal);
     } catch (error) {
       if (!(error instanceof RelayUnopened)) throw error;
-    } finally {
-      stop();
     }
   }
 }

@@ -31,6 +31,7 @@ import { deletingPatch } from "../compute/controller.ts";
 import { DELETE_WAIT_MS, STOP_GRACE_MS, STOP_REPORT_MS } from "../compute/limits.ts";
 import { encodeRuntimeFacts, runtimeFacts } from "../compute/runtime-record.ts";
 import { mayStart, startingStatus, wantsToRun, withPhase } from "../compute/status.ts";
+import { DONE } from "../sessions/reader.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import { type Admission, admitted } from "./admission.ts";
 import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace, namedSandbox } from "./context.ts";
@@ -206,7 +207,7 @@ async function within(deps: ApiDeps, work: Promise<void>, limitMs: number): Prom
   const timer = new AbortController();
   const limit = deps.clock.sleep(limitMs, { signal: timer.signal, unref: true }).catch(() => {});
   await Promise.race([work, limit]);
-  timer.abort();
+  timer.abort(DONE);
 }
 
 function wrongPhase(record: SandboxRecord, what: string) {

@@ -22,6 +22,7 @@ import { RelayBroker } from "../relay/broker.ts";
 import type { Bootstrap } from "../sessions/backend.ts";
 import { SessionRefused } from "../sessions/failure.ts";
 import { HostRegistry } from "../sessions/hosts.ts";
+import { DONE } from "../sessions/reader.ts";
 import { SessionRegistry } from "../sessions/registry.ts";
 import { supervisorService } from "../sessions/service.ts";
 import type { SupervisorSession } from "../sessions/session.ts";
@@ -190,7 +191,6 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       void watchDriver({ driver, store, clock, log, controller, signal: closed.signal });
       void reconcileDeliveries(sessions, api, closed.signal);
       await recover({ store, driver, controller, events, log });
-      for (const host of deps.hosts.current()) hosts.report(host.id);
     },
 
     async runningSandboxes() {
@@ -212,7 +212,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       const timer = new AbortController();
       const limit = clock.sleep(limitMs, { signal: timer.signal, unref: true }).catch(() => {});
       await Promise.race([Promise.allSettled(stops), limit]);
-      timer.abort();
+      timer.abort(DONE);
       return (await running()).length;
     },
 

@@ -15,6 +15,7 @@ import type { Attachments } from "../relay/attachments.ts";
 import type { RelayBroker } from "../relay/broker.ts";
 import { failureText } from "../sessions/failure.ts";
 import type { HostEvents, HostRegistry } from "../sessions/hosts.ts";
+import { DONE } from "../sessions/reader.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
 import { isStoreError } from "../store/errors.ts";
 import type { HostRecord, SandboxPatch, SandboxRecord, Store } from "../store/types.ts";
@@ -87,7 +88,7 @@ export class SandboxController implements HostEvents {
   async close(): Promise<void> {
     this.#closed.abort();
     for (const { cancel } of this.#retries.values()) cancel.abort();
-    for (const timer of this.#provisioning.values()) timer.abort();
+    for (const timer of this.#provisioning.values()) timer.abort(DONE);
     await this.#queue.idle();
   }
 
@@ -349,7 +350,7 @@ export class SandboxController implements HostEvents {
       const limit = clock.sleep(graceMs + STOP_REPORT_MS, { signal, unref: true }).catch(() => {});
       await Promise.race([promise, limit]);
     } finally {
-      timer.abort();
+      timer.abort(DONE);
       stop();
     }
   }

@@ -1,5 +1,6 @@
 import { mutationLockTimeout, resourceExhausted } from "@openshell/api/errors.ts";
 import type { Clock } from "@openshell/base";
+import { DONE } from "../sessions/reader.ts";
 
 /** A change waits so long for those before it. */
 const LOCK_WAIT_MS = 10_000;
@@ -40,10 +41,10 @@ export class KeyedMutex {
       });
       limit.catch(() => {});
       await Promise.race([before, limit]);
-      timer.abort();
+      timer.abort(DONE);
       return await task();
     } finally {
-      timer.abort();
+      timer.abort(DONE);
       release();
       entry.waiting -= 1;
       if (entry.waiting === 0) this.#tails.delete(key);

@@ -11,6 +11,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import type { Clock } from "@openshell/base";
 import type { Bootstrap } from "../sessions/backend.ts";
+import { DONE } from "../sessions/reader.ts";
 import { isApplied } from "../sessions/session.ts";
 import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS, BUILD_RETRY_LAST_MS } from "./limits.ts";
 import type { Snapshot } from "./snapshot.ts";
@@ -133,7 +134,7 @@ export class SessionDelivery {
       .then(() => resolve("unknown"))
       .catch(() => {});
     return promise.finally(() => {
-      timer.abort();
+      timer.abort(DONE);
       this.#waiters.delete(waiter);
     });
   }

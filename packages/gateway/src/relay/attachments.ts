@@ -1,4 +1,5 @@
 import type { Clock } from "@openshell/base";
+import { DONE } from "../sessions/reader.ts";
 import { MAIN_OUTPUT_GRACE_MS } from "./limits.ts";
 
 interface Entry {
@@ -41,7 +42,7 @@ export class Attachments {
       const change = new Promise<void>((resolve) => entry.waiters.push(resolve));
       const timeout = clock.sleep(left, { signal: timer.signal, unref: true }).catch(() => {});
       await Promise.race([change, timeout]);
-      timer.abort();
+      timer.abort(DONE);
     }
   }
 

@@ -11,6 +11,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import type { Clock } from "@openshell/base";
 import { BoundedQueue } from "../sessions/queue.ts";
+import { DONE } from "../sessions/reader.ts";
 import {
   MAX_PENDING_RELAYS,
   MAX_PENDING_RELAYS_PER_SANDBOX,
@@ -29,8 +30,13 @@ export interface RelayChannel {
   close(outcome: "finished" | "cancelled"): void;
 }
 
-/** Asks the host of a sandbox to open a relay; false when it cannot be told. */
-export type RelayOpener = (open: RelayOpen) => boolean;
+/** The session through which a host is asked to open a relay. */
+export interface RelayOpener {
+  /** False when it cannot be told. */
+  readonly send: (open: RelayOpen) => boolean;
+  /** Calls back when the session ends, until the returned function is called. */
+  readonly onEnd: (ended: () => void) => () => void;
+}
 
 interface PendingRelay {
   readonly sandboxId: string;
@@ -69,16 +75,18 @@ export class RelayBroker {
     const timer = new AbortController();
     const onAbort = (): void => reject(signal?.reason);
     signal?.addEventListener("abort", onAbort, { once: true });
+    const stop = opener.onEnd(() => reject(new RelayUnopened()));
     try {
-      if (!opener(create(RelayOpenSchema, { relayId, kind }))) throw new RelayUnopened();
+      if (!opener.send(create(RelayOpenSchema, { relayId, kind }))) throw new RelayUnopened();
       this.#clock.sleep(RELAY_OPEN_TIMEOUT_MS, { signal: timer.signal, unref: true }).then(
         () => reject(deadlineExceeded("the sandbox's supervisor did not open the relay in time; nothing was started")),
         () => {},
       );
       return await promise;
     } finally {
+      stop();
       signal?.removeEventListener("abort", onAbort);
-      timer.abort();
+      timer.abort(DONE);
       this.#forget(relayId, sandboxId);
     }
   }

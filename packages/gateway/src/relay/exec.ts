@@ -8,6 +8,7 @@ import {
   WindowSizeSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type ExecSandboxEvent, ExecSandboxEventSchema } from "@openshell/api/generated/openshell_pb.js";
+import { DONE } from "../sessions/reader.ts";
 import type { RelayChannel } from "./broker.ts";
 import { STDIN_FRAME_BYTES } from "./limits.ts";
 
@@ -33,17 +34,19 @@ export interface SpliceOptions {
 export async function* spliceExec(options: SpliceOptions): AsyncGenerator<ExecSandboxEvent, void, void> {
   const { channel, start, signal } = options;
   const pump = new AbortController();
-  const stop = AbortSignal.any([signal, pump.signal]);
   let inputFailed: unknown;
   let finished = false;
   const reader = new InterruptibleReader(channel.uplink);
-  const onAbort = (): void => reader.interrupt(signal.reason);
+  const onAbort = (): void => {
+    reader.interrupt(signal.reason);
+    pump.abort(signal.reason);
+  };
   if (signal.aborted) onAbort();
   else signal.addEventListener("abort", onAbort, { once: true });
   try {
-    await sendOrExplain(channel, start, stop);
-    void pumpInput(channel, options.input, stop).catch((error: unknown) => {
-      if (stop.aborted) return;
+    await sendOrExplain(channel, start, pump.signal);
+    void pumpInput(channel, options.input, pump.signal).catch((error: unknown) => {
+      if (pump.signal.aborted) return;
       inputFailed = error;
       reader.interrupt(error);
     });
@@ -65,7 +68,7 @@ export async function* spliceExec(options: SpliceOptions): AsyncGenerator<ExecSa
     throw inputFailed ?? error;
   } finally {
     signal.removeEventListener("abort", onAbort);
-    pump.abort();
+    pump.abort(DONE);
     channel.close(finished ? "finished" : "cancelled");
     // The stream towards us is given back without waiting for its end.
     channel.uplink.return?.()?.then(undefined, () => {});

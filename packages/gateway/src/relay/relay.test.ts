@@ -11,7 +11,7 @@ import { type Clock, systemClock } from "@openshell/base";
 import { describe, expect, it } from "vitest";
 import { BoundedQueue } from "../sessions/queue.ts";
 import { Attachments } from "./attachments.ts";
-import { RelayBroker, type RelayChannel } from "./broker.ts";
+import { RelayBroker, type RelayChannel, RelayUnopened } from "./broker.ts";
 import { type ExecInput, spliceExec } from "./exec.ts";
 import { MAX_PENDING_RELAYS_PER_SANDBOX, RELAY_DOWNLINK_QUEUE, RELAY_OPEN_TIMEOUT_MS } from "./limits.ts";
 
@@ -27,17 +27,21 @@ const event = (payload: NonNullable<EventPayload>["payload"]): RelayUplink =>
 const stdout = (data: string | Uint8Array) => event({ case: "stdout", value: { data: Buffer.from(data as string) } });
 const exit = (exitCode: number) => event({ case: "exit", value: { exitCode } });
 
+/** A session that lives on. */
+const never = () => () => {};
+
 /** Opens a relay and plays its host. */
 async function openRelay(streamSignal = new AbortController().signal) {
   const broker = new RelayBroker(systemClock);
   const uplink = new BoundedQueue<RelayUplink>(4);
   let down!: AsyncIterator<RelayDownlink>;
-  const channel = await broker.open("s", RelayKind.EXEC, ({ relayId }) => {
+  const send = ({ relayId }: { relayId: string }): boolean => {
     down = broker.claim(relayId, "s", uplink[Symbol.asyncIterator](), streamSignal);
     // The start frame.
     void down.next();
     return true;
-  });
+  };
+  const channel = await broker.open("s", RelayKind.EXEC, { send, onEnd: never });
   return { broker, uplink, down, channel };
 }
 const splice = (channel: RelayChannel, input?: AsyncIterable<ExecInput>, signal = new AbortController().signal) =>
@@ -146,7 +150,7 @@ describe("relays", () => {
   it("can be claimed once, by their own sandbox only", async () => {
     const broker = new RelayBroker(systemClock);
     const refused: Promise<unknown>[] = [];
-    await broker.open("s", RelayKind.EXEC, ({ relayId }) => {
+    const send = ({ relayId }: { relayId: string }): boolean => {
       const claim = (id: string, sandbox: string) =>
         broker
           .claim(id, sandbox, new BoundedQueue<RelayUplink>(1)[Symbol.asyncIterator](), new AbortController().signal)
@@ -159,8 +163,25 @@ describe("relays", () => {
       void claim(relayId, "s");
       refused.push(claim(relayId, "s"));
       return true;
-    });
+    };
+    await broker.open("s", RelayKind.EXEC, { send, onEnd: never });
     for (const result of refused) await expect(result).rejects.toMatchObject({ code: Code.NotFound });
+    expect(broker.pending).toBe(0);
+  });
+
+  it("are given up as not opened when the session ends first, or cannot be told", async () => {
+    const broker = new RelayBroker(systemClock);
+    const ended = Promise.withResolvers<void>();
+    const onEnd = (callback: () => void) => {
+      void ended.promise.then(callback);
+      return () => {};
+    };
+    const waiting = broker.open("s", RelayKind.EXEC, { send: () => true, onEnd });
+    ended.resolve();
+    await expect(waiting).rejects.toBeInstanceOf(RelayUnopened);
+    await expect(broker.open("s", RelayKind.EXEC, { send: () => false, onEnd: never })).rejects.toBeInstanceOf(
+      RelayUnopened,
+    );
     expect(broker.pending).toBe(0);
   });
 
@@ -168,7 +189,9 @@ describe("relays", () => {
     const broker = new RelayBroker(systemClock);
     const caller = new AbortController();
     const open = (sandbox: string) =>
-      broker.open(sandbox, RelayKind.EXEC, () => true, caller.signal).catch((error: unknown) => error);
+      broker
+        .open(sandbox, RelayKind.EXEC, { send: () => true, onEnd: never }, caller.signal)
+        .catch((error: unknown) => error);
     const waiting = Array.from({ length: MAX_PENDING_RELAYS_PER_SANDBOX }, () => open("busy"));
     expect(await open("busy")).toMatchObject({ code: Code.ResourceExhausted });
     const other = open("other");
@@ -182,7 +205,9 @@ describe("relays", () => {
     const sleeps: number[] = [];
     const clock: Clock = { ...systemClock, sleep: async (ms) => void sleeps.push(ms) };
     const broker = new RelayBroker(clock);
-    await expect(broker.open("s", RelayKind.EXEC, () => true)).rejects.toMatchObject({ code: Code.DeadlineExceeded });
+    await expect(broker.open("s", RelayKind.EXEC, { send: () => true, onEnd: never })).rejects.toMatchObject({
+      code: Code.DeadlineExceeded,
+    });
     expect(sleeps).toEqual([RELAY_OPEN_TIMEOUT_MS]);
     expect(broker.pending).toBe(0);
   });

@@ -112,11 +112,6 @@ export class HostRegistry {
     return [...this.#assignments.values()].filter((assignment) => assignment.hostId === hostId);
   }
 
-  /** Tells the launcher how many sandboxes a host that it took over holds, so that an empty one ends some time. */
-  report(hostId: string): void {
-    this.#deps.launcher.holds(hostId, this.#counts.get(hostId) ?? 0);
-  }
-
   isConnected(hostId: string): boolean {
     return this.#connections.has(hostId);
   }
@@ -150,6 +145,8 @@ export class HostRegistry {
     }
     const hello = first.message.value as HostHello;
     await launcher.connected(host.id, { pid: hello.pid, build: hello.build });
+    // What it holds counts before anything is decided about it: a host with sandboxes must outlive a gateway that stops now.
+    launcher.holds(host.id, Math.max(hello.held.length, this.assignedTo(host.id).length));
     const connection = new BoundedQueue<HostDownlink>(HOST_QUEUE);
     this.#connections.get(host.id)?.close(unavailable("replaced by a newer connection of the same host"));
     this.#connections.set(host.id, connection);
@@ -167,7 +164,7 @@ export class HostRegistry {
       hello.held.filter((held) => !known.has(held.sandboxId)),
     );
     const ended = new AbortController();
-    void this.#read(uplink, connection);
+    void this.#read(host.id, uplink, connection);
     void this.#renewTokens(host.id, connection, ended.signal);
     try {
       yield* connection;
@@ -181,7 +178,11 @@ export class HostRegistry {
     }
   }
 
-  async #read(uplink: AsyncIterator<HostUplink>, connection: BoundedQueue<HostDownlink>): Promise<void> {
+  async #read(
+    hostId: string,
+    uplink: AsyncIterator<HostUplink>,
+    connection: BoundedQueue<HostDownlink>,
+  ): Promise<void> {
     const { clock, events } = this.#deps;
     try {
       for (;;) {
@@ -190,7 +191,10 @@ export class HostRegistry {
         const { message } = next;
         if (message.case === "attachFailed") {
           events.onAttachFailed(message.value.sandboxId, message.value.generation, message.value.failure);
-        } else if (message.case === "detached") events.onDetached(message.value.sandboxId, message.value.generation);
+        } else if (message.case === "detached") {
+          events.onDetached(message.value.sandboxId, message.value.generation);
+          this.#count(hostId, 0);
+        }
       }
       connection.close();
     } catch (error) {
@@ -227,6 +231,7 @@ export class HostRegistry {
     connection.close(unavailable("the host does not read its stream"));
   }
 
+  /** Notes a change of the number of a host's sandboxes, and tells the launcher. */
   #count(hostId: string, change: number): void {
     const sandboxes = (this.#counts.get(hostId) ?? 0) + change;
     if (sandboxes === 0) this.#counts.delete(hostId);

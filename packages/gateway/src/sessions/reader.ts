@@ -1,6 +1,9 @@
 import type { Clock } from "@openshell/base";
 import { SessionRefused } from "./failure.ts";
 
+/** Reason for ending a timer that is no longer needed: the default one is an exception with a stack, made each time. */
+export const DONE = "done";
+
 /**
  * The next message of a stream, within a limit. A stream that ends gives undefined.
  *
@@ -22,7 +25,7 @@ export async function readWithin<T>(
   try {
     return await promise;
   } finally {
-    timer.abort();
+    timer.abort(DONE);
   }
 }
 

@@ -2,6 +2,7 @@ import { resourceExhausted, unavailable } from "@openshell/api/errors.ts";
 import type { Clock } from "@openshell/base";
 import { SessionRefused } from "./failure.ts";
 import { MAX_SESSION_WAITERS } from "./limits.ts";
+import { DONE } from "./reader.ts";
 import type { SupervisorSession } from "./session.ts";
 
 /** The one current session of each sandbox. A later session replaces the earlier one; the end of a replaced one changes nothing. */
@@ -69,7 +70,7 @@ export class SessionRegistry {
         timeout.catch(() => {});
         await Promise.race([change.promise, timeout]);
       } finally {
-        timer.abort();
+        timer.abort(DONE);
         change.cancel();
       }
     }
