@@ -155,9 +155,12 @@ describe.each(modes)("egress with capture by %s", (mode) => {
     });
   });
 
-  it("curl through the proxy: a host that no rule names is refused at CONNECT", async () => {
+  it("curl through the proxy: a host that no rule names is a 403 with the reason, inside TLS", async () => {
     const result = await curl(`${proxied} https://evil.example.com/`);
-    expect(result.stderr).toContain("403");
+    expect(JSON.parse(result.stdout)).toMatchObject({
+      error: "policy_denied",
+      reason: expect.stringContaining("evil.example.com:443"),
+    });
   });
 
   it.each([

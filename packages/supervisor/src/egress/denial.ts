@@ -22,17 +22,31 @@ export interface ErrorBody {
 export function formatError(
   status: number,
   body: ErrorBody,
-  options: { readonly keep?: boolean; readonly policy?: string; readonly head?: boolean } = {},
+  options: {
+    readonly keep?: boolean;
+    readonly policy?: string;
+    readonly head?: boolean;
+    /** Said in the status line too, for clients that show nothing else of an answer to CONNECT. */
+    readonly phrase?: string;
+  } = {},
 ): Buffer {
   const text = Buffer.from(JSON.stringify(body));
   const policy =
     options.policy !== undefined && /^[\x21-\x7e][\x20-\x7e]*$/.test(options.policy) ? options.policy : undefined;
   const head =
-    `HTTP/1.1 ${status} ${REASONS[status] ?? "Error"}\r\nContent-Type: application/json\r\nContent-Length: ${text.length}\r\n` +
+    `HTTP/1.1 ${status} ${REASONS[status] ?? "Error"}${phraseOf(options.phrase)}\r\nContent-Type: application/json\r\nContent-Length: ${text.length}\r\n` +
     (policy === undefined ? "" : `X-OpenShell-Policy: ${policy}\r\n`) +
     `${options.keep ? "" : "Connection: close\r\n"}\r\n`;
   // The answer to HEAD has the length of what GET would get, and no body (RFC 9110 §9.3.2).
   return options.head ? Buffer.from(head, "latin1") : Buffer.concat([Buffer.from(head, "latin1"), text]);
+}
+
+/** Longest text put into a status line; clients cut or refuse long ones. */
+const PHRASE_LENGTH = 200;
+
+/** A reason phrase is visible ASCII and spaces (RFC 9112 §4); what the agent chose must not add a line. */
+function phraseOf(text: string | undefined): string {
+  return text === undefined || text === "" ? "" : `: ${text.replace(/[^\x20-\x7e]/g, "?").slice(0, PHRASE_LENGTH)}`;
 }
 
 /** A connection was refused: `what` is `CONNECT h:p` or `GET h:p/path`. */

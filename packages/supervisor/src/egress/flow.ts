@@ -174,17 +174,21 @@ export class Flow implements Subject, SessionFlow {
     const target = new Target(authority.host, authority.port);
     const what = `CONNECT ${authority.host}:${authority.port}`;
     const refusal = failure ?? (await this.#authorise(target));
-    if (refusal !== undefined) {
+    const wantsTls = authority.port === 443 && (head.fields.has("user-agent") || head.fields.has("proxy-connection"));
+    if (refusal !== undefined && (refusal.code !== "policy_denied" || !wantsTls)) {
       await this.#refuseProxy(what, target, refusal);
       return;
     }
-    if (isRaw(target.access)) {
+    if (refusal === undefined && isRaw(target.access)) {
       await this.#raw(channel, target, { connect: true });
       return;
     }
     const wait = channel.write("HTTP/1.1 200 Connection Established\r\n\r\n", HANDSHAKE_MS, "latin1");
     if (wait !== undefined) await wait;
-    await this.#serve(channel, target);
+    // curl, git and fetch show nothing of an answer to CONNECT but its number. A client that introduces itself as one of
+    // them gets the refusal as the answer to its request, where it shows it; nothing is dialled either way.
+    if (refusal !== undefined) await this.#refuse(channel, target, refusal);
+    else await this.#serve(channel, target);
   }
 
   async #transparent(destination: FlowDestination): Promise<void> {
@@ -432,7 +436,7 @@ export class Flow implements Subject, SessionFlow {
       target,
       refusal,
     );
-    await this.#reply(refusal.status, connectionBody(refusal, what), refusal.policy);
+    await this.#reply(refusal.status, connectionBody(refusal, what), refusal.policy, refusal.reason);
   }
 
   /** A captured client asked for nothing yet, so the refusal is told in the protocol it speaks; others see a reset. */
@@ -461,9 +465,9 @@ export class Flow implements Subject, SessionFlow {
     await speaking.linger();
   }
 
-  async #reply(status: number, body: ErrorBody, policy = ""): Promise<void> {
+  async #reply(status: number, body: ErrorBody, policy = "", phrase = ""): Promise<void> {
     const channel = this.#channel;
-    await this.#write(channel, formatError(status, body, { policy }));
+    await this.#write(channel, formatError(status, body, { policy, phrase }));
     // Unread bytes would turn the end into a reset, and the answer would be lost.
     if (channel.buffered === 0) channel.finish();
     else await channel.linger();

@@ -1,4 +1,6 @@
 import { createHash } from "node:crypto";
+import { once } from "node:events";
+import { connect as connectTls } from "node:tls";
 import { CredentialState, Secret } from "@openshell/credentials";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { createCredentialSource } from "./credential-source.ts";
@@ -52,7 +54,9 @@ describe("explicit proxy", () => {
     const socket = await fixture.proxy();
     socket.write("CONNECT evil.example.com:443 HTTP/1.1\r\nHost: evil.example.com:443\r\n\r\n");
     const answer = await readAll(socket);
-    expect(answer).toMatch(/^HTTP\/1\.1 403 Forbidden\r\n/);
+    expect(answer).toMatch(
+      /^HTTP\/1\.1 403 Forbidden: endpoint evil\.example\.com:443 is not allowed by any policy\r\n/,
+    );
     const body = jsonOf(answer);
     expect(body).toMatchObject({
       error: "policy_denied",
@@ -60,6 +64,24 @@ describe("explicit proxy", () => {
       reason: "endpoint evil.example.com:443 is not allowed by any policy",
     });
     expect(body.next).toContain("evil.example.com");
+    expect(fixture.dialled).toEqual([]);
+  });
+
+  test.each([
+    ["User-Agent", "User-Agent: curl/8"],
+    ["Proxy-Connection", "Proxy-Connection: Keep-Alive"],
+  ])("a client that introduces itself (%s) is refused inside TLS, where it shows the reason", async (_, line) => {
+    const socket = await fixture.proxy();
+    socket.write(`CONNECT evil.example.com:443 HTTP/1.1\r\nHost: evil.example.com:443\r\n${line}\r\n\r\n`);
+    expect((await once(socket, "data")).toString()).toMatch(/^HTTP\/1\.1 200 /);
+    const tls = connectTls({ socket, servername: "evil.example.com", rejectUnauthorized: false });
+    tls.write("GET / HTTP/1.1\r\nHost: evil.example.com\r\n\r\n");
+    const answer = await readAll(tls);
+    expect(answer).toMatch(/^HTTP\/1\.1 403 /);
+    expect(jsonOf(answer)).toMatchObject({
+      error: "policy_denied",
+      reason: "endpoint evil.example.com:443 is not allowed by any policy",
+    });
     expect(fixture.dialled).toEqual([]);
   });
 
