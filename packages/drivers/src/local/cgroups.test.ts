@@ -3,7 +3,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { systemClock } from "@openshell/base";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { type CgroupPlaces, existingCgroups, findCgroups, makeCgroups, removeCgroups } from "./cgroups.ts";
+import {
+  type CgroupPlaces,
+  existingCgroups,
+  findCgroups,
+  makeCgroups,
+  removeCgroups,
+  usableCgroups,
+} from "./cgroups.ts";
 
 const HYBRID_MOUNTS = `33 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu
 35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
@@ -28,6 +35,7 @@ describe("findCgroups", () => {
   });
   it("finds nothing where cgroups are not mounted", () => {
     expect(findCgroups("", "0::/\n", () => undefined)).toEqual({
+      unifiedMount: undefined,
       unified: undefined,
       unifiedControllers: [],
       v1: new Map(),
@@ -78,6 +86,41 @@ describe("makeCgroups", () => {
     expect(made.freezer).toEqual({ kind: "v2", folder: join(base, "unified", "s") });
     expect(made.folders).toEqual([join(base, "unified", "s")]);
     expect(made.isolation.every((layer) => layer.enforced && layer.detail.endsWith("cgroup v2"))).toBe(true);
+  });
+  it("makes a folder at the top where the own cgroup holds a session's processes and cannot pass controllers on", () => {
+    const mount = join(base, "unified");
+    // A folder in place of the file stands for EBUSY.
+    mkdirSync(join(mount, "session.scope", "cgroup.subtree_control"), { recursive: true });
+    mkdirSync(join(mount, "openshell"));
+    for (const parent of [mount, join(mount, "openshell")]) {
+      writeFileSync(join(parent, "cgroup.subtree_control"), "cpu memory pids");
+    }
+    const places: CgroupPlaces = {
+      unified: join(mount, "session.scope"),
+      unifiedMount: mount,
+      unifiedControllers: ["cpuset", "cpu", "memory", "pids"],
+      v1: new Map(),
+    };
+    expect(usableCgroups(places)).toEqual({
+      ...places,
+      unified: join(mount, "openshell"),
+      unifiedControllers: ["memory", "cpu", "pids"],
+    });
+  });
+  it("stays in its own cgroup where that passes controllers on, or where nothing better can be made", () => {
+    const mount = join(base, "unified");
+    mkdirSync(join(mount, "service"));
+    writeFileSync(join(mount, "service", "cgroup.subtree_control"), "cpu memory pids");
+    const places: CgroupPlaces = {
+      unified: join(mount, "service"),
+      unifiedMount: mount,
+      unifiedControllers: ["cpu", "memory", "pids"],
+      v1: new Map(),
+    };
+    expect(usableCgroups(places).unified).toBe(join(mount, "service"));
+    const closed = { ...places, unified: join(mount, "absent"), unifiedMount: join(base, "absent") };
+    expect(usableCgroups(closed)).toEqual({ ...closed, unifiedControllers: [] });
+    expect(usableCgroups({ ...places, unifiedControllers: ["hugetlb"] }).unifiedControllers).toEqual(["hugetlb"]);
   });
   it("says what cannot be limited instead of failing or keeping silent", () => {
     const nowhere: CgroupPlaces = { unified: join(base, "absent"), unifiedControllers: ["memory"], v1: new Map() };

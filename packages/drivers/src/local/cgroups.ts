@@ -21,8 +21,10 @@ export interface SandboxCgroups {
 
 /** Where this process may make cgroups, by controller. */
 export interface CgroupPlaces {
-  /** This process's cgroup v2 folder, if version 2 is mounted. */
+  /** This process's cgroup v2 folder, if version 2 is mounted, or the one that `usableCgroups` chose. */
   readonly unified: string | undefined;
+  /** Where version 2 is mounted. */
+  readonly unifiedMount?: string | undefined;
   /** Controllers that version 2 offers there. */
   readonly unifiedControllers: readonly string[];
   /** Version 1: controller → this process's folder. */
@@ -45,13 +47,17 @@ export function findCgroups(mountinfo: string, membership: string, read = readTe
     if (match) for (const controller of match[1]!.split(",")) own.set(controller, match[2]!);
   }
   let unified: string | undefined;
+  let unifiedMount: string | undefined;
   const v1 = new Map<string, string>();
   for (const line of mountinfo.split("\n")) {
     const [left = "", right = ""] = line.split(" - ");
     const fields = left.split(" ");
     const [root = "/", mountPoint = ""] = [fields[3], fields[4]];
     const [type, , options = ""] = right.split(" ");
-    if (type === "cgroup2" && own.has("")) unified ??= folderOf(mountPoint, root, own.get("")!);
+    if (type === "cgroup2" && own.has("") && unified === undefined) {
+      unified = folderOf(mountPoint, root, own.get("")!);
+      unifiedMount = mountPoint;
+    }
     if (type !== "cgroup") continue;
     for (const option of options.split(",")) {
       const path = own.get(option);
@@ -59,7 +65,7 @@ export function findCgroups(mountinfo: string, membership: string, read = readTe
     }
   }
   const controllers = unified === undefined ? "" : (read(join(unified, "cgroup.controllers")) ?? "");
-  return { unified, unifiedControllers: controllers.split(/\s+/).filter((name) => name !== ""), v1 };
+  return { unified, unifiedMount, unifiedControllers: controllers.split(/\s+/).filter((name) => name !== ""), v1 };
 }
 
 /** A mount may show a subtree only (`root`); a path outside it cannot be reached, and the mount point stands in. */
@@ -71,6 +77,37 @@ function folderOf(mountPoint: string, root: string, path: string): string {
 /** The places of this process. */
 export function ownCgroups(): CgroupPlaces {
   return findCgroups(readText("/proc/self/mountinfo") ?? "", readText("/proc/self/cgroup") ?? "");
+}
+
+/** Parent of sandboxes' cgroups where the gateway's own cannot pass controllers on. */
+const TOP_FOLDER = "openshell";
+
+/**
+ * Chooses where version 2 cgroups are made, and leaves only controllers that work there. A cgroup passes controllers on
+ * only while it holds no process itself, which a login session's never is: root then makes a folder at the top, as
+ * container engines do; a user keeps the own folder, which still freezes and kills.
+ */
+export function usableCgroups(places: CgroupPlaces): CgroupPlaces {
+  const { unified, unifiedMount } = places;
+  const offered = (["memory", "cpu", "pids"] as const).filter((name) => places.unifiedControllers.includes(name));
+  if (unified === undefined || offered.length === 0) return places;
+  const own = passOn(unified, offered);
+  const here = { ...places, unifiedControllers: own };
+  if (own.length === offered.length || unifiedMount === undefined || unifiedMount === unified) return here;
+  const top = join(unifiedMount, TOP_FOLDER);
+  if (!tryDo(() => mkdirSync(top), ["EEXIST"])) return here;
+  passOn(unifiedMount, offered);
+  const there = passOn(top, offered);
+  if (there.length > own.length) return { ...places, unified: top, unifiedControllers: there };
+  tryDo(() => rmdirSync(top));
+  return here;
+}
+
+/** Which of the controllers children of `parent` get. */
+function passOn(parent: string, controllers: readonly Controller[]): readonly Controller[] {
+  for (const controller of controllers) enableController(parent, controller);
+  const enabled = (readText(join(parent, "cgroup.subtree_control")) ?? "").split(/\s+/);
+  return controllers.filter((controller) => enabled.includes(controller));
 }
 
 /**
@@ -106,9 +143,8 @@ export function makeCgroups(name: string, limits: CgroupLimits, places: CgroupPl
   function limit(controller: Controller, value: string | undefined): IsolationLayer | undefined {
     const layer = `limit_${controller}`;
     if (value === undefined) return undefined;
-    if (unified !== undefined && v2 !== undefined && places.unifiedControllers.includes(controller)) {
-      enableController(unified, controller);
-      if (setLimit(v2, controller, value, true)) return { name: layer, enforced: true, detail: `${value}, cgroup v2` };
+    if (v2 !== undefined && places.unifiedControllers.includes(controller) && setLimit(v2, controller, value, true)) {
+      return { name: layer, enforced: true, detail: `${value}, cgroup v2` };
     }
     const parent = places.v1.get(controller);
     const folder = parent === undefined ? undefined : make(parent);

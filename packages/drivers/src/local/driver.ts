@@ -23,6 +23,7 @@ import {
   probeLimits,
   removeCgroups,
   type SandboxCgroups,
+  usableCgroups,
 } from "./cgroups.ts";
 import type { LocalDriverConfig } from "./config.ts";
 import { endProcesses, thaw } from "./end.ts";
@@ -90,7 +91,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
       return record === undefined ? Promise.resolve() : endProcesses(processes, [record], clock);
     },
   });
-  const cgroups = options.cgroups ?? ownCgroups();
+  const cgroups = options.cgroups ?? usableCgroups(ownCgroups());
   const limits = await probeLimits(`openshell-probe-${shortId(paths.state)}`, cgroups, clock);
   return new LocalDriver(options, {
     clock,
