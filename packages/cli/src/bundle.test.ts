@@ -27,7 +27,11 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 async function loaded(argv: string[], env: Record<string, string> = {}) {
   const spyFile = join(folder, "spy.txt");
   writeFileSync(spyFile, "");
-  const options = { env: { HOME: folder, XDG_RUNTIME_DIR: folder, XDG_STATE_HOME: folder, SPY_FILE: spyFile, ...env } };
+  const options = {
+    timeout: 4_000,
+    killSignal: "SIGKILL" as const,
+    env: { HOME: folder, XDG_RUNTIME_DIR: folder, XDG_STATE_HOME: folder, SPY_FILE: spyFile, ...env },
+  };
   await exec(process.execPath, ["--import", join(folder, "spy.mjs"), join(folder, "cli.mjs"), ...argv], options).catch(
     () => {},
   );
@@ -65,13 +69,9 @@ test("status loads two files: no protobuf, no Connect, no library at all", async
 
 test("run loads two files before the command runs", async () => {
   await using gateway = await stand();
+  // The stand-in speaks no HTTP/2, so the command never gets to attach and is ended.
   const files = await loaded(["run", "--gateway-endpoint", gateway.url, "--", "true"]);
-  // What explains a failed start is loaded when one has happened, as here.
-  expect(files.filter((file) => !/^(chunks\/|node:)/.test(file))).toEqual([
-    "cli.mjs",
-    "cli-main.mjs",
-    "cli/model-not-found.mjs",
-  ]);
+  expect(files.filter((file) => !/^(chunks\/|node:)/.test(file))).toEqual(["cli.mjs", "cli-main.mjs"]);
 });
 
 test("the compile cache is used where it can be written", async () => {

@@ -1,3 +1,5 @@
+import { readGatewayRecord } from "@openshell/base/gateway-record.ts";
+import { isAlive } from "@openshell/base/process-identity.ts";
 import type { Args } from "./args.ts";
 import { CliError, usageError } from "./errors.ts";
 import { needsStart } from "./gateway/record.ts";
@@ -99,6 +101,19 @@ export class Context {
       await startGateway(target, { kind: "not-running" }, this);
       return callUnary(target.endpoint, method, message, options);
     }
+  }
+
+  /**
+   * Starts the embedded gateway again if it crashed: its record is there and its process is not. One that somebody stopped
+   * stays stopped.
+   */
+  async recoverGateway(): Promise<void> {
+    const { target } = this;
+    if (target.kind !== "embedded") return;
+    const record = readGatewayRecord(target.paths);
+    if (record === undefined || isAlive(record)) return;
+    const { startGateway } = await import("./gateway/start.ts");
+    await startGateway(target, { kind: "not-running" }, this);
   }
 
   print(text: string | Uint8Array): Promise<void> {

@@ -102,6 +102,28 @@ test("a gateway of another build is replaced, and its sandboxes go on", async ()
   }
 });
 
+test.each(["SIGKILL", "SIGTERM"] as const)(
+  "an attached command outlives its gateway (%s), byte for byte",
+  async (signal) => {
+    await using openshell = TestOpenShell.create(net);
+    await openshell.ok(["run", "--", "true"], { timeoutMs: 60_000 });
+    const count = "i=0; while [ $i -lt 30 ]; do i=$((i+1)); echo $i; sleep 0.1; done; exit 5";
+    const running = openshell.run(["run", "--", "sh", "-c", count], { timeoutMs: 60_000 });
+    await expect.poll(async () => (await statusOf(openshell)).running_sandboxes, { timeout: 10_000 }).toBe(1);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    process.kill((await statusOf(openshell)).pid!, signal);
+    // A gateway that crashed is brought back by the command itself, one that was stopped by whoever needs it next.
+    if (signal === "SIGTERM") {
+      await expect.poll(async () => (await statusOf(openshell)).status, { timeout: 10_000 }).toBe("stopped");
+      await openshell.ok(["sandbox", "list"], { timeoutMs: 60_000 });
+    }
+    const { exitCode, stdout } = await running;
+    const lines = Array.from({ length: 30 }, (_, index) => `${index + 1}\n`).join("");
+    expect([exitCode, stdout]).toEqual([5, lines]);
+    expect(await openshell.ok(["sandbox", "list", "--names"])).toBe("");
+  },
+);
+
 test("a gateway that cannot start says why and what to do", async () => {
   await using openshell = TestOpenShell.create(net, { gateway: { extra: "[openshell.gateway]\nlog_levle = 'info'" } });
   const result = await openshell.run(["run", "--", "true"]);

@@ -6,6 +6,7 @@ import { type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } fro
 import { Progress } from "../output/progress.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
 import { Interruption } from "../terminal/interruption.ts";
+import { LostError } from "../terminal/resume.ts";
 import { type Connection, openConnection } from "../transport/grpc-stream.ts";
 import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
 import { RpcError } from "../transport/rpc-error.ts";
@@ -122,6 +123,7 @@ export async function run(context: Context, args: Args): Promise<number> {
         detachable: keep,
         onOutput: () => progress.stop(),
         signal: interruption.atOnce,
+        recover: () => context.recoverGateway(),
       },
       context.surroundings,
     );
@@ -143,6 +145,11 @@ export async function run(context: Context, args: Args): Promise<number> {
   } catch (failure) {
     progress.stop();
     running.abort();
+    if (failure instanceof LostError && interruption.signalled === undefined) {
+      throw new LostError(failure.message, {
+        next: `openshell logs ${name} -f shows its log; openshell sandbox delete ${name} ends it`,
+      });
+    }
     const error = await startFailure(context, failure, args.command, volumes);
     await remove().catch((reason: unknown) => {
       const late = interruption.atOnce.aborted && reason instanceof RpcError && reason.code === "deadline_exceeded";

@@ -9,6 +9,7 @@ import { volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/w
 import { Progress } from "../output/progress.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
 import { Interruption } from "../terminal/interruption.ts";
+import { LostError } from "../terminal/resume.ts";
 import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
 import { RpcError } from "../transport/rpc-error.ts";
 
@@ -72,6 +73,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   progress.stop();
   await context.say(`\nCreated sandbox: ${name}\n`);
   const target = await context.ensureGateway();
+  let lost = false;
   try {
     const result = await attach(
       {
@@ -87,6 +89,7 @@ export async function run(context: Context, args: Args): Promise<number> {
         tty,
         detachable: !ephemeral,
         signal: interruption.atOnce,
+        recover: () => context.recoverGateway(),
       },
       context.surroundings,
     );
@@ -96,12 +99,13 @@ export async function run(context: Context, args: Args): Promise<number> {
     }
     return result.code;
   } catch (error) {
+    lost = error instanceof LostError;
     if (interruption.signalled === undefined) throw error;
     if (!ephemeral)
       await context.say(`openshell: left ${name}, which runs on; \`openshell sandbox stop ${name}\` ends it`);
     return interruption.exitCode(EXIT.failure);
   } finally {
-    if (ephemeral) {
+    if (ephemeral && !lost) {
       const request = { workspaceScope: context.scope, name, allowMissing: true };
       await context.call("DeleteSandbox", request, { timeoutMs: DELETE_TIMEOUT_MS });
     }

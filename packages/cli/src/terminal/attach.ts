@@ -5,7 +5,9 @@ import type { Endpoint } from "../transport/endpoint.ts";
 import { decodeEvent, type ExecStart, encodeResize, encodeStart, encodeStdin } from "../transport/exec-codec.ts";
 import { type Connection, type GrpcStream, openConnection, openGrpcStream } from "../transport/grpc-stream.ts";
 import { STDIN_FRAME_BYTES } from "../transport/limits.ts";
+import { RpcError } from "../transport/rpc-error.ts";
 import { DetachKeys } from "./detach-keys.ts";
+import { Resume } from "./resume.ts";
 
 export interface AttachOptions {
   readonly endpoint: Endpoint;
@@ -21,6 +23,8 @@ export interface AttachOptions {
   /** Called before the first byte of output is written, or at the end when there is none. */
   readonly onOutput?: () => void;
   readonly signal?: AbortSignal;
+  /** Called before a lost attachment is made again: brings back a gateway that crashed. */
+  readonly recover?: () => Promise<void>;
 }
 
 export type AttachResult = { readonly kind: "exit"; readonly code: number } | { readonly kind: "detached" };
@@ -32,16 +36,38 @@ export function windowSize(stdout: NodeJS.WriteStream): { readonly cols: number;
 
 /**
  * Joins this process's standard streams with a process in a sandbox until that ends. Output is written in the order of
- * arrival and at the reader's pace; the status is given back only when every byte was taken.
+ * arrival and at the reader's pace; the status is given back only when every byte was taken. An attachment to a main
+ * process that is lost is made again, see {@link Resume}.
  *
- * Throws RpcError, or CliError 74 when output cannot be delivered.
+ * Throws RpcError, LostError, or CliError 74 when output cannot be delivered.
  */
 export async function attach(options: AttachOptions, surroundings: Surroundings): Promise<AttachResult> {
-  const { stdin, stdout, stderr } = surroundings;
+  const resume = new Resume(options.tty);
+  const input = new Input(surroundings.stdin, options, resume);
+  let connection = options.connection ?? openConnection(options.endpoint);
+  for (;;) {
+    try {
+      return await attachOnce(options, surroundings, connection, input, resume);
+    } catch (error) {
+      if (!options.mainProcess || options.signal?.aborted) throw error;
+      const wait = resume.retryAfter(error);
+      if (wait === undefined) throw error;
+      await pause(wait, options.signal);
+      await options.recover?.();
+      connection = openConnection(options.endpoint);
+    }
+  }
+}
+
+async function attachOnce(
+  options: AttachOptions,
+  { stdout, stderr }: Surroundings,
+  connection: Promise<Connection>,
+  input: Input,
+  resume: Resume,
+): Promise<AttachResult> {
   const headers: Record<string, string> = options.mainProcess ? { "openshell-attach": "main-process" } : {};
-  const connection = options.connection ?? openConnection(options.endpoint);
   const stream = await openGrpcStream(options.endpoint, connection, "ExecSandboxInteractive", headers);
-  const input = new Input(stream, stdin, options);
   const onResize = (): void => {
     const { cols, rows } = windowSize(stdout);
     if (cols > 0 && rows > 0) void stream.send(encodeResize(cols, rows));
@@ -49,8 +75,8 @@ export async function attach(options: AttachOptions, surroundings: Surroundings)
   const onAbort = (): void => stream.close();
   options.signal?.addEventListener("abort", onAbort, { once: true });
   try {
-    await stream.send(encodeStart(options.start));
-    input.begin();
+    await stream.send(encodeStart({ ...options.start, ...(options.tty ? windowSize(stdout) : {}) }));
+    input.begin(stream);
     if (options.tty) stdout.on("resize", onResize);
     let announced = false;
     const announce = (): void => {
@@ -63,7 +89,8 @@ export async function attach(options: AttachOptions, surroundings: Surroundings)
         if (event === undefined) continue;
         announce();
         if (event.kind === "exit") return { kind: "exit", code: event.code };
-        await deliver(event.kind === "stdout" ? stdout : stderr, event.data);
+        const data = resume.take(event.data);
+        if (data.length > 0) await deliver(event.kind === "stdout" ? stdout : stderr, data);
       }
       throw new CliError("the command ended without telling its status", {
         next: "Check what it did before running it again",
@@ -80,6 +107,21 @@ export async function attach(options: AttachOptions, surroundings: Surroundings)
   }
 }
 
+/** Waits, or throws when everything shall end now. */
+function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stop = (): void => {
+      clearTimeout(timer);
+      reject(new RpcError("canceled", "interrupted"));
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, ms);
+    signal?.addEventListener("abort", stop, { once: true });
+  });
+}
+
 /** Resolves when the stream took the data. A reader that left (EPIPE) is told by that error itself, which ends the command without a word. */
 function deliver(target: NodeJS.WriteStream, data: Uint8Array): Promise<void> {
   return new Promise((resolve, reject) => {
@@ -94,20 +136,21 @@ function deliver(target: NodeJS.WriteStream, data: Uint8Array): Promise<void> {
   });
 }
 
-/** Our standard input on its way to the process. */
+/** Our standard input on its way to the process; each attachment begins and ends it. */
 class Input {
-  readonly #stream: GrpcStream;
   readonly #stdin: NodeJS.ReadStream;
   readonly #raw: boolean;
   readonly #keys: DetachKeys | undefined;
+  readonly #resume: Resume;
   readonly #left = Promise.withResolvers<AttachResult>();
-  #begun = false;
+  #stream: GrpcStream | undefined;
+  #ended = false;
 
-  constructor(stream: GrpcStream, stdin: NodeJS.ReadStream, options: AttachOptions) {
-    this.#stream = stream;
+  constructor(stdin: NodeJS.ReadStream, options: AttachOptions, resume: Resume) {
     this.#stdin = stdin;
     this.#raw = options.tty && stdin.isTTY === true;
     this.#keys = this.#raw && options.detachable ? new DetachKeys() : undefined;
+    this.#resume = resume;
   }
 
   /** Resolves when the person left with the detach keys. */
@@ -115,8 +158,12 @@ class Input {
     return this.#left.promise;
   }
 
-  begin(): void {
-    this.#begun = true;
+  begin(stream: GrpcStream): void {
+    this.#stream = stream;
+    if (this.#ended) {
+      stream.end();
+      return;
+    }
     if (this.#raw) this.#stdin.setRawMode(true);
     this.#stdin.on("data", this.#onData);
     this.#stdin.once("end", this.#onEnd);
@@ -124,8 +171,10 @@ class Input {
     this.#stdin.resume();
   }
 
+  /** Between attachments the terminal is as it was, so that Ctrl-C interrupts us. */
   end(): void {
-    if (!this.#begun) return;
+    if (this.#stream === undefined) return;
+    this.#stream = undefined;
     this.#stdin.off("data", this.#onData);
     this.#stdin.off("end", this.#onEnd);
     this.#stdin.off("error", this.#onEnd);
@@ -133,7 +182,10 @@ class Input {
     if (this.#raw) this.#stdin.setRawMode(false);
   }
 
-  readonly #onEnd = (): void => this.#stream.end();
+  readonly #onEnd = (): void => {
+    this.#ended = true;
+    this.#stream?.end();
+  };
 
   readonly #onData = (chunk: Buffer | string): void => {
     const data = typeof chunk === "string" ? Buffer.from(chunk) : chunk;
@@ -143,11 +195,14 @@ class Input {
   };
 
   async #forward(data: Uint8Array): Promise<void> {
+    const stream = this.#stream;
+    if (stream === undefined || data.length === 0) return;
+    this.#resume.sentInput();
     // The reader sets the pace: nothing more is read before this was taken.
     this.#stdin.pause();
     for (let offset = 0; offset < data.length; offset += STDIN_FRAME_BYTES) {
-      await this.#stream.send(encodeStdin(data.subarray(offset, offset + STDIN_FRAME_BYTES)));
+      await stream.send(encodeStdin(data.subarray(offset, offset + STDIN_FRAME_BYTES)));
     }
-    this.#stdin.resume();
+    if (this.#stream === stream) this.#stdin.resume();
   }
 }
