@@ -36,14 +36,14 @@ describe("the configuration of a sandbox", () => {
     gateway.client.updateConfig({ workspaceScope: gateway.scope, sandbox: "box", policy: changed });
   const status = (version = 0) =>
     gateway.client.getSandboxPolicyStatus({ workspaceScope: gateway.scope, sandbox: "box", version });
-  /** Platform events so far. */
+  /** Warnings so far. */
   async function events(): Promise<string[]> {
     const messages: string[] = [];
     const request = { workspaceScope: gateway.scope, sandbox: "box", followEvents: true, eventTail: 50 };
     const stop = AbortSignal.timeout(100);
     try {
       for await (const { payload } of gateway.client.watchSandbox(request, { signal: stop })) {
-        if (payload.case === "event") messages.push(payload.value.message);
+        if (payload.case === "event" && payload.value.type === "Warning") messages.push(payload.value.message);
       }
     } catch (error) {
       if (!stop.aborted) throw error;

@@ -1,5 +1,6 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import {
+  ConfigurationAdmissionState,
   GetSandboxConfigResponseSchema,
   GetSandboxPolicyStatusResponseSchema,
   ListSandboxPoliciesRequestSchema,
@@ -108,6 +109,8 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
     async getSandboxConfig(request) {
       const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name);
       const { config, providerRevision } = await buildSnapshot(deps, record);
+      const admission = record.status.configurationAdmission;
+      const refused = admission?.state === ConfigurationAdmissionState.REJECTED;
       return create(GetSandboxConfigResponseSchema, {
         ...(config.policy === undefined ? {} : { policy: config.policy }),
         version: config.policyVersion,
@@ -117,8 +120,9 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         providerEnvRevision: revisionNumber(providerRevision),
         workspace: record.workspace,
         policyValidationFailureMode: deps.config.policyValidationFailureMode,
-        configurationAdmitted: true,
-        configurationInstanceId: record.status.configurationAdmission?.instanceId ?? "",
+        configurationAdmitted: !refused,
+        configurationError: refused ? (admission?.error ?? "") : "",
+        configurationInstanceId: admission?.instanceId ?? "",
         providerAttachmentEpoch: record.spec.providerAttachmentEpoch,
       });
     },

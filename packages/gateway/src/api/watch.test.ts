@@ -50,11 +50,26 @@ describe("watching a sandbox", () => {
     expect((await all).every((event) => event.payload.case === "sandbox")).toBe(true);
   });
 
+  it("tells the life of the sandbox as events, and as the gateway's lines in its log", async () => {
+    await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    const events = await take(watch({ followEvents: true, eventTail: 10 }), 2);
+    expect(events[1]?.payload.value).toMatchObject({
+      reason: "Ready",
+      message: "the workload runs under policy version 1",
+    });
+    const request = { workspaceScope: gateway.scope, sandbox: "box", sources: ["gateway"] };
+    const { logs } = await gateway.client.getSandboxLogs(request);
+    expect(logs.map(({ level, source, message }) => [level, source, message])).toEqual([
+      ["INFO", "gateway", "Ready: the workload runs under policy version 1"],
+    ]);
+  });
+
   it("gives the tail, then live lines, each once, filtered by level", async () => {
     await gateway.create();
     await gateway.phase(SandboxPhase.READY);
     await send(log("one"), log("two", "DEBUG"), log("three"));
-    const events = take(watch({ followLogs: true, logMinLevel: "INFO" }), 4);
+    const events = take(watch({ followLogs: true, logMinLevel: "INFO", logSources: ["sandbox"] }), 4);
     await new Promise((resolve) => setTimeout(resolve, 20));
     await send(log("four", "TRACE"), log("five", "ERROR"));
     const messages = (await events).flatMap(({ payload }) => (payload.case === "log" ? [payload.value.message] : []));
@@ -65,7 +80,7 @@ describe("watching a sandbox", () => {
     await gateway.create();
     await gateway.phase(SandboxPhase.READY);
     await send(log("one"), log("two"), log("three"));
-    const seen = await take(watch({ followLogs: true }), 4);
+    const seen = await take(watch({ followLogs: true, logSources: ["sandbox"] }), 4);
     const cursors = seen.map(({ cursor }) => cursor);
     expect(cursors[0]).toBe("");
     expect(cursors.slice(1)).toEqual(cursors.slice(1).toSorted());

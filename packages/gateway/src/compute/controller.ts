@@ -304,6 +304,8 @@ export class SandboxController implements HostEvents {
       if (generation !== record.generation || status.phase !== SandboxPhase.STOPPING) return undefined;
       return { status: withPhase(status, SandboxPhase.STOPPED, "Stopped", "the sandbox was stopped", clock.now()) };
     });
+    const message = "the sandbox was stopped";
+    this.#deps.feeds.of(record.id).addEvent({ type: "Normal", reason: "Stopped", message }, clock.now());
   }
 
   /** A sandbox that has ended by itself: its compute is given back, its files stay. */

@@ -39,14 +39,16 @@ interface Watcher {
 export class SandboxFeed {
   /** Names this space of cursors. */
   readonly space: string;
+  readonly #sandboxId: string;
   readonly #logs: (FeedItem & { kind: "log" })[] = [];
   readonly #events: (FeedItem & { kind: "event" })[] = [];
   readonly #watchers = new Set<Watcher>();
   #logBytes = 0;
   #sequence = 0;
 
-  constructor(space: string) {
+  constructor(space: string, sandboxId: string) {
     this.space = space;
+    this.#sandboxId = sandboxId;
   }
 
   /** Position of the newest item; 0 before the first. */
@@ -71,7 +73,8 @@ export class SandboxFeed {
 
   #droppedThrough = 0;
 
-  addLines(sandboxId: string, batch: LogBatch): void {
+  addLines(batch: LogBatch): void {
+    const sandboxId = this.#sandboxId;
     for (const line of batch.lines) {
       this.#addLine(
         create(SandboxLogLineSchema, {
@@ -99,25 +102,23 @@ export class SandboxFeed {
     }
   }
 
-  addGatewayLine(sandboxId: string, level: string, message: string, nowMs: number): void {
-    this.#addLine(
-      create(SandboxLogLineSchema, {
-        sandboxId,
-        eventTime: toTimestamp(nowMs),
-        level,
-        target: "gateway",
-        message: escapeUntrusted(message, LOG_LINE_CHARACTERS),
-        source: "gateway",
-      }),
-    );
-  }
-
+  /** Something of the sandbox's life: a platform event, and a line of the gateway in its log. */
   addEvent(facts: { type: "Normal" | "Warning"; reason: string; message: string }, nowMs: number): void {
     const event = create(PlatformEventSchema, { eventTime: toTimestamp(nowMs), source: "gateway", ...facts });
     const item = { kind: "event" as const, sequence: ++this.#sequence, event };
     this.#events.push(item);
     if (this.#events.length > PLATFORM_EVENTS) this.#drop(this.#events.shift());
     this.#publish(item);
+    this.#addLine(
+      create(SandboxLogLineSchema, {
+        sandboxId: this.#sandboxId,
+        eventTime: toTimestamp(nowMs),
+        level: facts.type === "Warning" ? "WARN" : "INFO",
+        target: "gateway",
+        message: escapeUntrusted(`${facts.reason}: ${facts.message}`, LOG_LINE_CHARACTERS),
+        source: "gateway",
+      }),
+    );
   }
 
   /** The sandbox's record changed. Watchers that have not seen the last change yet are told once. */
@@ -204,7 +205,7 @@ export class SandboxFeeds {
   of(sandboxId: string): SandboxFeed {
     let feed = this.#feeds.get(sandboxId);
     if (feed === undefined) {
-      feed = new SandboxFeed(this.#space);
+      feed = new SandboxFeed(this.#space, sandboxId);
       this.#feeds.set(sandboxId, feed);
     }
     return feed;

@@ -182,8 +182,10 @@ export class SessionEvents implements SessionBackend {
     const bootstrap = this.#applied.get(identity.sandboxId);
     this.#applied.delete(identity.sandboxId);
     const version = bootstrap?.config.policyVersion ?? 0;
+    let before: SandboxPhase | undefined;
     await this.#change(identity, ({ status: current }) => {
       if (!wantsToRun(current.phase)) return undefined;
+      before = current.phase;
       let status = withPhase(current, SandboxPhase.READY, "DependenciesReady", "the workload runs", now);
       const conditions = [
         { type: "ConfigurationReady", status: "True" as const, reason: "Applied", message: "" },
@@ -208,6 +210,11 @@ export class SessionEvents implements SessionBackend {
       const also = version > 0 ? [store.policies.setStatus(identity.sandboxId, version, "loaded", now)] : [];
       return { patch: { status }, also };
     });
+    if (before !== undefined && before !== SandboxPhase.READY) {
+      const message =
+        bootstrap === undefined ? "the workload runs" : `the workload runs under policy version ${version}`;
+      this.#deps.feeds.of(identity.sandboxId).addEvent({ type: "Normal", reason: "Ready", message }, now);
+    }
     this.#deps.controller().started(identity.sandboxId);
   }
 
@@ -253,7 +260,7 @@ export class SessionEvents implements SessionBackend {
     // The last words of a sandbox that was deleted are nobody's.
     const session = this.#deps.sessions.get(identity.sandboxId);
     if (session === undefined || session.state === "closed") return;
-    this.#deps.feeds.of(identity.sandboxId).addLines(identity.sandboxId, batch);
+    this.#deps.feeds.of(identity.sandboxId).addLines(batch);
   }
 
   disconnected(identity: SessionIdentity): void {
@@ -285,6 +292,13 @@ export class SessionEvents implements SessionBackend {
       const message = `the supervisor refused a change of the ${outcome.component}: ${failureText(outcome.failure)}`;
       log.warn(fields, message);
       feeds.of(identity.sandboxId).addEvent({ type: "Warning", reason: "ConfigurationRefused", message }, clock.now());
+    }
+    if (outcome.applied) {
+      const message =
+        outcome.component === "config"
+          ? `policy version ${outcome.policyVersion} is in force`
+          : "new provider credentials are in force";
+      feeds.of(identity.sandboxId).addEvent({ type: "Normal", reason: "ConfigurationApplied", message }, clock.now());
     }
     if (outcome.component !== "config" || outcome.policyVersion === 0) return;
     const { policyVersion } = outcome;
