@@ -199,24 +199,48 @@ function checkNothingMounted(folder: string): void {
   );
 }
 
-/** `rm -rf` for a tree whose owner may have closed folders to itself. No process of the sandbox lives any more, so nothing changes under it; links are removed, never followed. */
-async function removeTree(path: string): Promise<void> {
+/**
+ * `rm -rf` for a tree whose owner may have closed folders to itself, or made it deeper than any path can name. No process
+ * of the sandbox lives any more, so nothing changes under it; links are removed, never followed.
+ */
+export async function removeTree(path: string): Promise<void> {
   try {
     await rm(path, { recursive: true, force: true });
   } catch (error) {
     const code = systemCode(error);
-    if (code !== "EACCES" && code !== "EPERM" && code !== "ENOTEMPTY") throw error;
-    await openFolders(path);
+    if (code !== "EACCES" && code !== "EPERM" && code !== "ENOTEMPTY" && code !== "ENAMETOOLONG") throw error;
+    await flatten(path);
     await rm(path, { recursive: true, force: true });
   }
 }
 
-async function openFolders(path: string): Promise<void> {
-  const stat = await lstat(path).catch(() => undefined);
-  if (stat === undefined || !stat.isDirectory()) return;
-  await chmod(path, 0o700);
-  for (const entry of await readdir(path, { withFileTypes: true })) {
-    if (entry.isDirectory()) await openFolders(join(path, entry.name));
+/** Half of PATH_MAX: what lies deeper is moved up. Bytes. */
+const LIFTED_PATH_BYTES = 2_048;
+
+/** Opens every folder to its owner, and moves what lies too deep to the top until nothing does. */
+async function flatten(root: string): Promise<void> {
+  const top = Buffer.from(root);
+  const pending = [top];
+  let lifted = 0;
+  // Names are bytes: the agent may have chosen some that are no UTF-8.
+  for (let folder = pending.pop(); folder !== undefined; folder = pending.pop()) {
+    const stat = await lstat(folder).catch(() => undefined);
+    if (stat === undefined || !stat.isDirectory()) continue;
+    await chmod(folder, 0o700);
+    for (const entry of await readdir(folder, { withFileTypes: true, encoding: "buffer" })) {
+      if (!entry.isDirectory()) continue;
+      const path = Buffer.concat([folder, Buffer.from("/"), entry.name]);
+      if (path.length <= LIFTED_PATH_BYTES) {
+        pending.push(path);
+        continue;
+      }
+      // A folder that is closed to its owner cannot be moved: its own entry for the parent changes.
+      await chmod(path, 0o700);
+      lifted += 1;
+      const target = Buffer.concat([top, Buffer.from(`/.lifted-${randomBytes(6).toString("hex")}-${lifted}`)]);
+      await rename(path, target);
+      pending.push(target);
+    }
   }
 }
 

@@ -1,0 +1,54 @@
+import { chmodSync, existsSync, mkdirSync, mkdtempSync, renameSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { removeTree } from "./state.ts";
+
+let folder: string;
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "state-"));
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+describe("removal of what an agent left", () => {
+  it("removes a tree that is deeper than any path can name", async () => {
+    const name = "d".repeat(40);
+    const home = join(folder, "home");
+    // From the inside out: no path here is ever long.
+    let inner = join(folder, "inner");
+    mkdirSync(inner);
+    for (let depth = 0; depth < 300; depth++) {
+      const outer = join(folder, `outer-${depth}`);
+      mkdirSync(outer);
+      renameSync(inner, join(outer, name));
+      inner = outer;
+    }
+    renameSync(inner, home);
+    symlinkSync(folder, join(home, "out"));
+    await removeTree(home);
+    expect(existsSync(home)).toBe(false);
+    expect(existsSync(folder)).toBe(true);
+  });
+
+  it("removes folders that are closed to their owner, and names that are no UTF-8", async () => {
+    const home = join(folder, "home");
+    mkdirSync(join(home, "closed", "inner"), { recursive: true });
+    writeFileSync(join(home, "closed", "inner", "file"), "");
+    mkdirSync(Buffer.concat([Buffer.from(`${home}/`), Buffer.from([0xff, 0xfe])]));
+    chmodSync(join(home, "closed", "inner"), 0);
+    chmodSync(join(home, "closed"), 0);
+    await removeTree(home);
+    expect(existsSync(home)).toBe(false);
+  });
+
+  it("never follows a link", async () => {
+    const home = join(folder, "home");
+    const outside = join(folder, "outside");
+    mkdirSync(home);
+    mkdirSync(outside, { mode: 0o500 });
+    symlinkSync(outside, join(home, "link"));
+    mkdirSync(join(home, "closed"), { mode: 0 });
+    await removeTree(home);
+    expect(existsSync(outside)).toBe(true);
+  });
+});
