@@ -3,6 +3,7 @@
 import { HostTrie, isHostPattern } from "@openshell/policy/host-pattern.ts";
 import { canonicalHost } from "@openshell/policy/ip.ts";
 import { compilePathSelector, type PathSelector } from "@openshell/policy/path-selector.ts";
+import { base64Encode } from "./base64.ts";
 import { hash64 } from "./hash64.ts";
 import { CredentialLimit } from "./limits.ts";
 import { formatPlaceholder } from "./placeholder.ts";
@@ -81,15 +82,32 @@ export function bindingOf(value: ProviderValue): Binding {
 }
 
 /**
- * The value itself, percent-encoded in both cases and as in forms, and as inside a JSON string with and without escaped
- * slashes; too short ones are left out.
+ * The value itself, percent-encoded in both cases and as in forms, as inside a JSON string with and without escaped
+ * slashes, in base64 and in hexadecimal; too short ones are left out.
  */
 export function searchedForms(value: string): string[] {
   if (new TextEncoder().encode(value).length < CredentialLimit.searchedBytes) return [];
   const json = JSON.stringify(value).slice(1, -1);
   const percent = percentEncode(value);
   const lower = percent.replaceAll(/%[0-9A-F]{2}/g, (encoded) => encoded.toLowerCase());
-  return [...new Set([value, json, json.replaceAll("/", "\\/"), percent, lower, percent.replaceAll("%20", "+")])];
+  const plain = [value, json, json.replaceAll("/", "\\/"), percent, lower, percent.replaceAll("%20", "+")];
+  return [...new Set([...plain, ...binaryForms(value)])];
+}
+
+/**
+ * Base64, of both alphabets, of any text that holds the value: depending on what comes before, in one of three
+ * alignments, of which the digits are searched that the value alone decides. And hexadecimal, as debuggers print it.
+ */
+function binaryForms(value: string): string[] {
+  const bytes = new TextEncoder().encode(value);
+  const forms = [0, 1, 2].map((before) =>
+    base64Encode("\0".repeat(before) + value).slice(
+      Math.ceil((before * 8) / 6),
+      Math.floor(((before + bytes.length) * 8) / 6),
+    ),
+  );
+  const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [...forms, ...forms.map((form) => form.replaceAll("+", "-").replaceAll("/", "_")), hex, hex.toUpperCase()];
 }
 
 /** RFC 3986: everything but unreserved characters, as UTF-8. */

@@ -60,6 +60,21 @@ describe("ResponseScrubber", () => {
     expect(run(scrubber, [encode(json + json.replace("/", "\\/"))])).toBe('{"k":"<0>"}{"k":"<0>"}');
   });
 
+  it("finds base64 of every alignment and alphabet, and hexadecimal", () => {
+    const value = "sk-live-?>ü~secret";
+    for (const before of ["", "a", "ab", "user:", "{"]) {
+      for (const coding of ["base64", "base64url", "hex"] as const) {
+        const scrubber = new ResponseScrubber(used(value));
+        const text = Buffer.from(`${before}${value} and more`).toString(coding);
+        const result = run(scrubber, [encode(`x ${text} y`)]);
+        expect(scrubber.replacements, `${before} ${coding}`).toBe(1);
+        expect(Buffer.from(result.slice(2, -2).replace("<0>", ""), coding).toString()).not.toContain("live");
+      }
+    }
+    const upper = new ResponseScrubber(used(value));
+    expect(run(upper, [encode(Buffer.from(value).toString("hex").toUpperCase())])).toBe("<0>");
+  });
+
   it("can keep the announced length", () => {
     const scrubber = new ResponseScrubber(used("SECRETVALUE"), { keepLength: true });
     const text = "x SECRETVALUE y";
