@@ -105,7 +105,7 @@ export class Witness implements Disposable {
       hostname: read("/proc/sys/kernel/hostname"),
       kernel: KERNEL_SETTINGS.map((name) => read(`/proc/sys/${name}`)).join(),
       canary: read(this.canary),
-      canaryFiles: String(spawnSync("ls", ["-lan", "--time-style=full-iso", this.folder]).stdout),
+      canaryFiles: String(spawnSync("ls", ["-lAn", "--time-style=full-iso", this.folder]).stdout),
       links: read("/proc/self/net/dev")
         .split("\n")
         .slice(2)
@@ -183,8 +183,27 @@ export function attack(
   run: (lab: Lab, expected: string) => Promise<void>,
   timeoutMs?: number,
 ): void {
+  register(it, name, asserts, expected, run, timeoutMs);
+}
+
+/**
+ * An attack that succeeds, because nothing here stops it yet or nothing can (SECURITY.md "Not defended"): the test is the
+ * one that should pass, and fails the suite as soon as it does, so that the list stays true.
+ */
+export function openAttack(...parameters: Parameters<typeof attack>): void {
+  register(it.fails, ...parameters);
+}
+
+function register(
+  test: typeof it | typeof it.fails,
+  name: string,
+  asserts: string,
+  expected: PerMode<string>,
+  run: (lab: Lab, expected: string) => Promise<void>,
+  timeoutMs?: number,
+): void {
   const lab = attacks.lab!;
-  it(
+  test(
     name,
     async () => {
       expect(asserts).not.toBe("");
