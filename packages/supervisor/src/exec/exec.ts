@@ -5,6 +5,7 @@ import { Limits } from "../limits.ts";
 import { commandLine, shellCode } from "./command.ts";
 import { exitEvent, outputEvent } from "./event-bytes.ts";
 import type { RelayChannel } from "./relay.ts";
+import { startFailure } from "./start-failure.ts";
 import { StdinWriter } from "./stdin.ts";
 
 const SIGTERM = 15;
@@ -36,12 +37,23 @@ export async function runExec(
 ): Promise<void> {
   if (start.command.length === 0)
     throw new RuntimeError("empty_command", "no command was given", { next: "Name a command to run" });
-  const process = await context.boundary.spawn({
-    argv: commandLine(start.command, start.noLoginShell, context.shell),
-    env: context.environment(start.environment, start.tty),
-    cwd: start.workingDirectory === "" ? context.workingDirectory : start.workingDirectory,
-    stdio: start.tty ? { kind: "pty", rows: start.rows, columns: start.columns } : { kind: "pipes" },
-  });
+  const argv = commandLine(start.command, start.noLoginShell, context.shell);
+  let process: SandboxProcess;
+  try {
+    process = await context.boundary.spawn({
+      argv,
+      env: context.environment(start.environment, start.tty),
+      cwd: start.workingDirectory === "" ? context.workingDirectory : start.workingDirectory,
+      stdio: start.tty ? { kind: "pty", rows: start.rows, columns: start.columns } : { kind: "pipes" },
+    });
+  } catch (error) {
+    const failure = startFailure(error, argv[0] ?? "");
+    if (failure === undefined) throw error;
+    await channel.send(outputEvent("stderr", Buffer.from(`openshell: ${failure.message}\n`)));
+    await channel.send(exitEvent(failure.code));
+    channel.end();
+    return;
+  }
   const stop = new AbortController();
   const onGone = (): void => void process.signal(SIGKILL, "group").catch(() => {});
   channel.signal.addEventListener("abort", onGone, { once: true });

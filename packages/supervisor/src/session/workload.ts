@@ -20,6 +20,7 @@ import { filesystemRules } from "../config/filesystem.ts";
 import { runExec } from "../exec/exec.ts";
 import { MainProcess } from "../exec/main-process.ts";
 import type { RelayChannel } from "../exec/relay.ts";
+import { describeStartFailure } from "../exec/start-failure.ts";
 import type { SandboxLog } from "../logs/sandbox-log.ts";
 
 /** The part of egress that a workload drives. */
@@ -120,12 +121,16 @@ export class Workload implements AsyncDisposable {
     const restrictions = await this.#deps.restrictions(filesystemRules(policy, layout), layout.processLimit);
     this.#layers = [...boundary.isolation, ...(await boundary.confirm(restrictions))];
     const command = spec.command.length > 0 ? spec.command : spec.tty ? [this.shell, "-l"] : IDLE_COMMAND;
-    const process = await boundary.startMain({
-      argv: command,
-      env: this.environment(spec.environment, spec.tty),
-      cwd: spec.workingDirectory === "" ? layout.workingDirectory : spec.workingDirectory,
-      stdio: spec.tty ? { kind: "pty", rows: spec.rows || 24, columns: spec.columns || 80 } : { kind: "pipes" },
-    });
+    const process = await boundary
+      .startMain({
+        argv: command,
+        env: this.environment(spec.environment, spec.tty),
+        cwd: spec.workingDirectory === "" ? layout.workingDirectory : spec.workingDirectory,
+        stdio: spec.tty ? { kind: "pty", rows: spec.rows || 24, columns: spec.columns || 80 } : { kind: "pipes" },
+      })
+      .catch((error: unknown) => {
+        throw describeStartFailure(error, command[0] ?? "");
+      });
     this.#startedAtMs = clock.now();
     this.#setMain(new MainProcess(process, clock, spec.awaitAttachment));
   }

@@ -1,0 +1,24 @@
+import { BoundaryError } from "@openshell/boundary/local/boundary-error.ts";
+import { describe, expect, it } from "vitest";
+import { describeStartFailure, startFailure } from "./start-failure.ts";
+
+describe("a program that cannot be started", () => {
+  it.each([
+    [2, 127],
+    [20, 127],
+    [13, 126],
+    [8, 126],
+  ])("errno %i is code %i", (errno, code) => {
+    expect(startFailure(new BoundaryError("exec", errno, ""), "tool")?.code).toBe(code);
+  });
+  it("has no code when the program is not to blame", () => {
+    expect(startFailure(new BoundaryError("cwd", 2, "/nowhere"), "tool")).toBeUndefined();
+    expect(startFailure(new BoundaryError("exec", 11, ""), "tool")).toBeUndefined();
+    expect(startFailure(new Error("ENOENT"), "tool")).toBeUndefined();
+  });
+  it("is named, without letting the name forge a line", () => {
+    expect(String(describeStartFailure(new BoundaryError("exec", 2, ""), "a\nb"))).toContain(
+      "a\\x0ab: command not found in the sandbox; exec: ENOENT",
+    );
+  });
+});
