@@ -295,6 +295,24 @@ test("create --detach waits until the sandbox is ready, and tells why it never w
   expect((await run(["logs"])).stderr).toBe("→ sandbox dev (used last)\n");
 });
 
+test("create: image, devices, restarts, routes and templates travel as the API names them", async () => {
+  gateway.answers.set("CreateSandbox", { error: { code: "invalid_argument", message: "stop here" } });
+  const flags = ["--from", "img:1", "--gpu=2", "--restart-policy", "on-failure", "--expose", "8080"];
+  await run(["sandbox", "create", "--detach", ...flags, "--", "x"]);
+  expect(lastCall("CreateSandbox")).toMatchObject({
+    serviceExposures: [{ service: "", targetPort: 8080, authorizationMode: "SERVICE_AUTHORIZATION_MODE_STRIP" }],
+    spec: {
+      template: { image: "img:1" },
+      resourceRequirements: { gpu: { count: 2 } },
+      restartPolicy: "SANDBOX_RESTART_POLICY_ON_FAILURE",
+    },
+  });
+  expect((await run(["sandbox", "create", "--template", "t", "--gpu"])).code).toBe(2);
+  await run(["sandbox", "create", "--template", "t"]);
+  expect(lastCall("CreateSandbox")).toMatchObject({ workloadTemplate: "t" });
+  expect((await run(["sandbox", "create", "--expose-authorization-mode", "strip"])).code).toBe(2);
+});
+
 test("what a sandbox is made of travels as the gateway reads it", async () => {
   gateway.answers.set("CreateSandbox", { error: { code: "invalid_argument", message: "stop here" } });
   const argv = ["run", "--volume", "src:/work", "--volume", "~/d:/data:ro", "--env", "A=1=2", "--label", "l=v"];

@@ -1,5 +1,5 @@
 import type { Args, CommandSpec } from "../args.ts";
-import { type Context, OUTPUT_FLAG } from "../context.ts";
+import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
 import { CliError, EXIT, usageError } from "../errors.ts";
 import { secretLooking } from "../model/environment.ts";
 import { rememberSandbox } from "../model/last-sandbox.ts";
@@ -13,6 +13,9 @@ import { LostError } from "../terminal/resume.ts";
 import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
 import { RpcError } from "../transport/rpc-error.ts";
 
+/** Options that a template replaces. */
+const FROM_TEMPLATE = ["from", "gpu", "cpu", "memory", "env", "driver-config-json"];
+
 export const spec: CommandSpec = {
   path: ["sandbox", "create"],
   summary: "create a sandbox",
@@ -23,6 +26,27 @@ export const spec: CommandSpec = {
     { long: "detach", help: "do not join the main process; return when the sandbox is ready" },
     { long: "no-keep", conflicts: ["keep"], help: "remove the sandbox when the main process has ended" },
     { long: "keep", hidden: true, help: "the default" },
+    { long: "template", value: "NAME", conflicts: FROM_TEMPLATE, help: "named workload to create it from" },
+    { long: "from", value: "IMAGE", help: "image of the root, where the gateway's driver runs images" },
+    { long: "gpu", value: "[N]", help: "GPUs, one unless N says otherwise, where the driver offers them" },
+    {
+      long: "restart-policy",
+      value: "WHEN",
+      choices: ["never", "on-failure", "always"],
+      help: "start the main process again: never (default), on-failure or always",
+    },
+    {
+      long: "expose",
+      value: "PORT",
+      help: "route a port to the unnamed service; keeps the sandbox",
+      conflicts: ["no-keep"],
+    },
+    {
+      long: "expose-authorization-mode",
+      value: "MODE",
+      choices: ["strip", "bearer-passthrough"],
+      help: "Authorization header of requests to --expose: strip (default) or bearer-passthrough",
+    },
     { long: "driver-config-json", value: "JSON", help: "settings by driver name, where the gateway allows it" },
     { long: "no-credential-warnings", help: "do not warn of credentials in --env" },
     { ...OUTPUT_FLAG, conflicts: ["no-keep"] },
@@ -50,7 +74,9 @@ export async function run(context: Context, args: Args): Promise<number> {
     name: args.value("name") ?? "",
     ...(ephemeral ? { annotations: { "openshell.nvidia.com/retention": "ephemeral" } } : {}),
     awaitMainProcessAttachment: joined,
-    spec: { ...withDriverConfig(workload, args), command: args.command, tty },
+    ...serviceExposures(args),
+    ...(args.has("template") ? { workloadTemplate: args.value("template") } : {}),
+    spec: { ...placement(withDriverConfig(workload, args), args), command: args.command, tty },
   };
   using interruption = Interruption.listen();
   using progress = Progress.start(context.surroundings.stderr, context.err, "Creating the sandbox");
@@ -123,6 +149,32 @@ async function createOrExplain(context: Context, request: Readonly<Record<string
       cause: error,
     });
   }
+}
+
+/** Image, devices and restarts. What a gateway cannot do it refuses by name. */
+function placement(workload: Readonly<Record<string, unknown>>, args: Args) {
+  const image = args.value("from");
+  const restart = args.value("restart-policy");
+  const count = wholeNumber(args.value("gpu"), "gpu", 1, 1024);
+  return {
+    ...workload,
+    ...(image === undefined ? {} : { template: { ...object(workload["template"]), image } }),
+    ...(args.has("gpu") ? { resourceRequirements: { gpu: count === undefined ? {} : { count } } } : {}),
+    ...(restart === undefined
+      ? {}
+      : { restartPolicy: `SANDBOX_RESTART_POLICY_${restart.toUpperCase().replace("-", "_")}` }),
+  };
+}
+
+function serviceExposures(args: Args) {
+  const targetPort = wholeNumber(args.value("expose"), "expose", 1, 65_535);
+  const mode = args.value("expose-authorization-mode");
+  if (targetPort === undefined) {
+    if (mode === undefined) return {};
+    throw usageError("--expose-authorization-mode needs --expose", "Write --expose PORT");
+  }
+  const authorizationMode = `SERVICE_AUTHORIZATION_MODE_${(mode ?? "strip").toUpperCase().replace("-", "_")}`;
+  return { serviceExposures: [{ service: "", targetPort, authorizationMode }] };
 }
 
 function withDriverConfig(workload: Readonly<Record<string, unknown>>, args: Args) {
