@@ -4,7 +4,14 @@ import type { CaptureListener, CaptureSockets, SocketPair } from "@openshell/bou
 import { formatAddress, parseAddress } from "./address.ts";
 import type { NameTable } from "./dns/names.ts";
 import type { Accepted, FlowDestination } from "./flow.ts";
-import { MAX_WAITING_FLOWS, PROXY_PORT, SYNTHETIC_BASE, SYNTHETIC_SIZE } from "./limits.ts";
+import {
+  MAX_WAITING_FLOWS,
+  PROXY_PORT,
+  RESUME_RETRY_MAX_MS,
+  RESUME_RETRY_MS,
+  SYNTHETIC_BASE,
+  SYNTHETIC_SIZE,
+} from "./limits.ts";
 import type { SocketTools } from "./socket-tools.ts";
 
 export interface CaptureDeps {
@@ -36,6 +43,7 @@ export class Capture implements AsyncDisposable {
   readonly #servers = new Map<CaptureListener, Server>();
   readonly #waiting: { readonly socket: Socket; readonly listener: CaptureListener }[] = [];
   #timer: NodeJS.Timeout | undefined;
+  #retry: NodeJS.Timeout | undefined;
   #paused = false;
   #closed = false;
 
@@ -73,9 +81,20 @@ export class Capture implements AsyncDisposable {
       }
       return;
     }
-    if (!this.#paused || this.#closed) return;
+    if (this.#paused && !this.#closed) this.#resume(RESUME_RETRY_MS);
+  }
+
+  /** Accepts again; where descriptors are short it tries until there are some, ever more rarely. */
+  #resume(retryMs: number): void {
     this.#paused = false;
-    for (const listener of this.#deps.sockets.tcp) void this.#listen(listener).catch(() => undefined);
+    const missing = this.#deps.sockets.tcp.filter((listener) => !this.#servers.has(listener));
+    void Promise.allSettled(missing.map((listener) => this.#listen(listener))).then((results) => {
+      if (this.#closed || this.#paused || results.every(({ status }) => status === "fulfilled")) return;
+      this.#retry ??= setTimeout(() => {
+        this.#retry = undefined;
+        if (!this.#closed && !this.#paused) this.#resume(Math.min(retryMs * 2, RESUME_RETRY_MAX_MS));
+      }, retryMs).unref();
+    });
   }
 
   /** Leaves further connections to the kernel: the server closes its own duplicate of the listening descriptor. */
@@ -103,13 +122,16 @@ export class Capture implements AsyncDisposable {
       this.#pause();
       this.poke();
     });
-    this.#servers.set(listener, server);
     const fd = this.#deps.tools?.duplicate?.(listener.fd) ?? listener.fd;
     await new Promise<void>((resolve, reject) => {
-      server.once("error", reject);
+      server.once("error", (error) => {
+        this.#servers.delete(listener);
+        reject(error);
+      });
+      this.#servers.set(listener, server);
       // Listening on a shared descriptor sets its backlog anew, to 511 unless told otherwise.
       server.listen({ fd, backlog: 4096 }, () => {
-        server.off("error", reject);
+        server.removeAllListeners("error");
         server.on("error", () => undefined);
         resolve();
       });
@@ -180,6 +202,7 @@ export class Capture implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);
+    clearTimeout(this.#retry);
     for (const { socket } of this.#waiting.splice(0)) socket.resetAndDestroy();
     await Promise.all(
       [...this.#servers.values()].map((server) => new Promise<void>((resolve) => server.close(() => resolve()))),

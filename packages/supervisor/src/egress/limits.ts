@@ -129,5 +129,8 @@ export const STATE_BYTES = 256 * 1024;
 export const CONTROL_PLANE_PORTS: ReadonlySet<number> = new Set([2379, 2380, 6443, 10250, 10255]);
 /** The explicit proxy inside the sandbox. */
 export const PROXY_PORT = 3128;
+/** First and longest pause before listening is tried again when no descriptor was left for it. */
+export const RESUME_RETRY_MS = 100;
+export const RESUME_RETRY_MAX_MS = 5_000;
 /** Accepted while over a limit and waiting; further ones are reset. */
 export const MAX_WAITING_FLOWS = 256;

@@ -1,4 +1,5 @@
 import { Resolver } from "node:dns/promises";
+import { closeSync, openSync } from "node:fs";
 import { connect } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
 import { SHARED_NAMES, STATE_BYTES, SYNTHETIC_BASE } from "../limits.ts";
@@ -161,6 +162,12 @@ describe("the name table", () => {
     expect(table.nameOf(SYNTHETIC_BASE)).toBeUndefined();
     expect(table.nameOf(0x7f000001)).toBeUndefined();
   });
+});
+
+test("descriptors that are no sockets are told at the start", async () => {
+  const file = openSync("/dev/null", "r");
+  await expect(server().start({ udpFd: file, tcpFd: file })).rejects.toThrow();
+  closeSync(file);
 });
 
 describe("over sockets", () => {

@@ -23,18 +23,15 @@ export class DnsServer implements AsyncDisposable {
   async start(sockets: { readonly udpFd: number; readonly tcpFd: number }): Promise<void> {
     const udp = createSocket("udp4");
     this.#udp = udp;
-    // Errors of single datagrams (the asker is gone) change nothing for the next.
-    udp.on("error", () => undefined);
     udp.on("message", (message, peer) => {
       const answer = this.answer(message);
       if (answer !== undefined) udp.send(answer, peer.port, peer.address);
     });
     const tcp = createServer((socket) => this.#serve(socket));
     this.#tcp = tcp;
-    tcp.on("error", () => undefined);
     await Promise.all([
-      new Promise<void>((resolve) => udp.bind({ fd: sockets.udpFd }, resolve)),
-      new Promise<void>((resolve) => tcp.listen({ fd: sockets.tcpFd }, resolve)),
+      started(udp, (done) => udp.bind({ fd: sockets.udpFd }, done)),
+      started(tcp, (done) => tcp.listen({ fd: sockets.tcpFd }, done)),
     ]);
   }
 
@@ -94,4 +91,16 @@ export class DnsServer implements AsyncDisposable {
     this.#udp = undefined;
     this.#tcp = undefined;
   }
+}
+
+/** Rejects when the descriptor is unusable. Later errors are those of single datagrams and connections (the asker is gone). */
+function started(socket: UdpSocket | Server, start: (done: () => void) => void): Promise<void> {
+  return new Promise((resolve, reject) => {
+    socket.once("error", reject);
+    start(() => {
+      socket.off("error", reject);
+      socket.on("error", () => undefined);
+      resolve();
+    });
+  });
 }
