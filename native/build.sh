@@ -19,8 +19,9 @@ int main(void){return puts("");}' >"$work/static.c"
 $cc -o "$work/probe" "$work/probe.c" 2>/dev/null || say "'$cc' cannot link a program: install the Debian packages gcc and libc6-dev"
 $cc -static -o "$work/static" "$work/static.c" 2>/dev/null || say "stdio.h or libc.a is missing: install the Debian package libc6-dev"
 echo '#include <linux/openat2.h>
-int main(void){return 0;}' >"$work/kernel.c"
-$cc -o "$work/kernel" "$work/kernel.c" 2>/dev/null || say "kernel headers are missing or older than 5.6: install the Debian package linux-libc-dev"
+#include <sys/syscall.h>
+int main(void){return SYS_landlock_restrict_self == 0;}' >"$work/kernel.c"
+$cc -o "$work/kernel" "$work/kernel.c" 2>/dev/null || say "kernel headers are missing or older than 5.13: install the Debian package linux-libc-dev"
 [ -f "$include/node_api.h" ] || say "node_api.h is missing in $include: run npm install (package node-api-headers)"
 
 flags="-std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror -fstack-protector-strong -D_FORTIFY_SOURCE=2"

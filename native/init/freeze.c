@@ -53,7 +53,8 @@ static int stop_level(struct proc_entry *list, int count, pid_t parent, int dept
     if (list[i].parent != parent) continue;
     if (!is_stopped(&list[i])) {
       kill(list[i].pid, SIGSTOP);
-      running++;
+      /* Who waits inside the kernel (D) meets the signal before it runs on: a vfork parent waits for its stopped child. */
+      if (list[i].state != 'D') running++;
     }
     if (depth < 256) running += stop_level(list, count, list[i].pid, depth + 1);
   }
