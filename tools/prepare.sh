@@ -89,8 +89,10 @@ if [ ! -f "$out/$key/cli.mjs" ]; then
   mv "$out/$key.part" "$out/$key"
 fi
 
-# Old builds: a running gateway may still load parts of its own, so the last two others stay.
-ls -1dt "$out"/*/cli.mjs 2>/dev/null | tail -n +4 | while read -r old; do rm -rf "${old%/cli.mjs}"; done
+# Old builds go, but the last two others, and those that a running gateway may still load parts of.
+ls -1dt "$out"/*/cli.mjs 2>/dev/null | tail -n +4 | while read -r old; do
+  grep -qs -- "${old%/cli.mjs}/" /proc/[0-9]*/cmdline || rm -rf "${old%/cli.mjs}"
+done
 
 # The stamp carries the time at which reading began: a file edited since then makes it stale again.
 printf '%s %s\n' "$key" "$node" >"$out/stamp.tmp"
