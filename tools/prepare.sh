@@ -60,7 +60,7 @@ elif [ -n "$system_node" ] && node_is_new_enough "$system_node"; then node=$syst
 else
   command -v npm >/dev/null || die "npm is missing. Install it (Debian: apt-get install npm), or Node $oldest_node or newer"
   version=none
-  [ -z "$system_node" ] || version=$("$system_node" -v 2>/dev/null) || version=one that does not start
+  [ -z "$system_node" ] || version=$("$system_node" -v 2>/dev/null) || version="one that does not start"
   say "fetching Node (this system has $version, $oldest_node or newer is needed)"
   quietly npm ci "$work/tools/node" || die "fetching Node failed. Check that npm reaches its registry"
   node_is_new_enough "$node" || die "the fetched Node does not start: $node"
@@ -91,7 +91,7 @@ fi
 
 # Old builds go, but the last two others, and those that a running gateway may still load parts of.
 ls -1dt "$out"/*/cli.mjs 2>/dev/null | tail -n +4 | while read -r old; do
-  grep -qs -- "${old%/cli.mjs}/" /proc/[0-9]*/cmdline || rm -rf "${old%/cli.mjs}"
+  printf %s "${old%/cli.mjs}/" | grep -qsF -f - /proc/[0-9]*/cmdline || rm -rf "${old%/cli.mjs}"
 done
 
 # The stamp carries the time at which reading began: a file edited since then makes it stale again.
