@@ -79,7 +79,8 @@ if [ ! -f "$installed" ] || [ "$work/package-lock.json" -nt "$installed" ] || { 
 fi
 
 if [ ! -f "$out/$key/cli.mjs" ]; then
-  rm -rf "$out/$key.part"
+  # What a build that was interrupted left; the lock is ours.
+  rm -rf "$out"/*.part
   mkdir -p "$out/$key.part/native"
   say "building the native parts"
   sh "$work/native/build.sh" "$out/$key.part/native" "$work/node_modules/node-api-headers/include" >&2 || exit 1
