@@ -87,9 +87,13 @@ export function toCliError(error: unknown): CliError {
 }
 
 function fromRpc(error: RpcError): CliError {
-  const details = error.violations.map(
+  const violations = error.violations.map(
     ({ field, description }) => `${escapeUntrusted(field)}: ${escapeUntrusted(description)}`,
   );
+  const [only, ...more] = violations;
+  // The gateway's message repeats the first violation, for clients that show nothing else.
+  const repeated = only !== undefined && error.message.includes(only);
+  const details = repeated && more.length === 0 ? [] : violations;
   const { resource } = error;
   if (error.code === "not_found" && resource !== undefined && !error.message.includes(resource.name)) {
     const kind = escapeUntrusted(resource.kind);
@@ -102,7 +106,8 @@ function fromRpc(error: RpcError): CliError {
   // The gateway puts its own next step behind the message; only a bare message gets ours.
   const fallback = NEXT_BY_CODE[error.code];
   const hasNext = /[.!?] [A-Z`]/.test(error.message);
-  return new CliError(escapeUntrusted(error.message, 2048), {
+  const message = repeated && more.length > 0 ? `${violations.length} fields of the request are wrong` : error.message;
+  return new CliError(escapeUntrusted(message, 2048), {
     details,
     next: hasNext || fallback === undefined ? [] : fallback,
     cause: error,

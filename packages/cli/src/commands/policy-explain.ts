@@ -84,15 +84,16 @@ function judge(policy: Policy, host: string, port: number, args: Args): readonly
     .replace(/\.$/, "")
     .replace(/^\[|\]$/g, "");
   const wanted = args.value("binary");
-  const programs = wanted === undefined ? someProgram(policy) : [wanted];
-  const decisions = programs.map((exe) => compiled.connect({ host: lower, port, process: { exe, ancestors: [] } }));
+  const programs = wanted === undefined ? someProgram(policy) : [{ shown: wanted, exe: wanted }];
+  const decisions = programs.map(({ exe }) => compiled.connect({ host: lower, port, process: { exe, ancestors: [] } }));
   const index = Math.max(
     0,
     decisions.findIndex((decision) => decision.allowed),
   );
   const decision = decisions[index]!;
-  const exe = wanted ?? (programs[index] === NO_PROGRAM || !decision.allowed ? undefined : programs[index]);
-  const who = exe === undefined ? "" : ` by ${escapeUntrusted(exe)}`;
+  const program = programs[index]!;
+  const exe = wanted ?? (decision.allowed && program.exe !== NO_PROGRAM ? program.shown : undefined);
+  const who = exe === undefined ? "" : ` by ${exe === "**" || exe === "/**" ? "any program" : escapeUntrusted(exe)}`;
   const question = `connection to ${escapeUntrusted(lower)}:${port}${who}`;
   if (!decision.allowed) {
     return [{ question, allowed: false, rule: decision.policy, reason: decision.reason, next: decision.next }];
@@ -130,10 +131,12 @@ function judge(policy: Policy, host: string, port: number, args: Args): readonly
   return [connection, { question: asked, allowed: true, rule: request.policy, reason, next: "" }];
 }
 
-/** Programs that rules name, so that "is anything allowed there?" has an answer; patterns stand for themselves. */
-function someProgram(policy: Policy): readonly string[] {
+/** Programs that rules name, so that "is anything allowed there?" has an answer: for a pattern, a path that matches it. */
+function someProgram(policy: Policy): readonly { readonly shown: string; readonly exe: string }[] {
   const paths = [...policy.networkPolicies.values()].flatMap((rule) => rule.binaries);
-  const plain = paths.map((path) => path.replaceAll("**", "x").replaceAll("*", "x").replaceAll("?", "x"));
-  const absolute = plain.map((path) => (path.startsWith("/") ? path : `/${path}`));
-  return absolute.length === 0 ? [NO_PROGRAM] : [...new Set(absolute)];
+  if (paths.length === 0) return [{ shown: "", exe: NO_PROGRAM }];
+  return [...new Set(paths)].map((shown) => {
+    const plain = shown.replaceAll("**", "x").replaceAll("*", "x").replaceAll("?", "x");
+    return { shown, exe: plain.startsWith("/") ? plain : `/${plain}` };
+  });
 }

@@ -1,6 +1,6 @@
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, pairs, wholeNumber } from "../context.ts";
-import { EXIT, usageError } from "../errors.ts";
+import { EXIT, errorLines, usageError } from "../errors.ts";
 import { checkVariables } from "../model/environment.ts";
 import { rememberSandbox, sandboxName } from "../model/last-sandbox.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
@@ -64,10 +64,19 @@ export async function run(context: Context, args: Args): Promise<number> {
       context.surroundings,
     );
     rememberSandbox(context, name);
-    return result.kind === "exit" ? result.code : EXIT.ok;
+    if (result.kind !== "exit") return EXIT.ok;
+    if (result.code === EXIT.notFound && target.kind === "embedded") await explainNotFound(context, args.command);
+    return result.code;
   } catch (error) {
     // The gateway ends the command when its caller leaves.
     if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
     throw error;
   }
+}
+
+/** Status 127: where the program is on this machine, if it is there and not inside. */
+async function explainNotFound(context: Context, command: readonly string[]): Promise<void> {
+  const { notFoundError } = await import("../model/not-found.ts");
+  const error = notFoundError(command, EXIT.notFound, false, context.env, [], true);
+  for (const line of error === undefined ? [] : errorLines(error, context.err.bold)) await context.say(line);
 }

@@ -74,6 +74,7 @@ export function startFailureCode(error: unknown): number | undefined {
 
 /**
  * The error for a command that could not be run inside: says where it is on this machine, if it is, and what to add.
+ * `existing`: the sandbox is there already, so it cannot be given volumes any more.
  * `undefined` when there is nothing to say: a program inside ended with 127 for a reason of its own.
  */
 export function notFoundError(
@@ -82,6 +83,7 @@ export function notFoundError(
   startFailed: boolean,
   env: Readonly<Record<string, string | undefined>>,
   volumes: readonly Volume[],
+  existing = false,
 ): CliError | undefined {
   const program = command[0] ?? "";
   const shown = escapeUntrusted(program);
@@ -102,12 +104,15 @@ export function notFoundError(
   }
   const words = [found.real, ...command.slice(1)].map(shellWord).join(" ");
   const volume = shellWord(`${found.folder}:${found.folder}:ro`);
+  const mount = escapeUntrusted(volume, 1024);
   const where = found.real === found.path ? found.path : `${found.path} (a link to ${found.real})`;
   return new CliError(
     `${shown} is at ${escapeUntrusted(where, 1024)} on this machine, but the sandbox does not contain it`,
     {
       exitCode: code,
-      next: `Mount it and name it by its path: openshell run … --volume ${escapeUntrusted(volume, 1024)} -- ${escapeUntrusted(words, 1024)}`,
+      next: existing
+        ? `Create the sandbox with --volume ${mount}, and name the program by its path: ${escapeUntrusted(words, 1024)}`
+        : `Mount it and name it by its path: openshell run … --volume ${mount} -- ${escapeUntrusted(words, 1024)}`,
     },
   );
 }

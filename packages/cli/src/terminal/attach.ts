@@ -151,6 +151,8 @@ class Input {
     this.#raw = options.tty && stdin.isTTY === true;
     this.#keys = this.#raw && options.detachable ? new DetachKeys() : undefined;
     this.#resume = resume;
+    // A terminal that was closed fails to change its mode; the signal that comes with it says what to do.
+    stdin.on("error", () => {});
   }
 
   /** Resolves when the person left with the detach keys. */
