@@ -40,6 +40,12 @@ const CMP_NEQ = 1;
 const PAYLOAD_NETWORK_HEADER = 1;
 const IPPROTO_TCP = 6;
 
+const NFT_NAT_DNAT = 1;
+
+/** Loopback addresses that captured IPv4 connections are spread over; the agent's own servers stand below. */
+const SPREAD_FIRST = Uint8Array.of(127, 64, 0, 1);
+const SPREAD_LAST = Uint8Array.of(127, 127, 255, 254);
+
 /** Offset of the destination address in the IPv4 and the IPv6 header. */
 const IPV4_DESTINATION = 16;
 const IPV6_DESTINATION = 24;
@@ -78,7 +84,7 @@ export function captureNftBatch(port: number): Uint8Array {
   });
 }
 
-/** `meta nfproto F, meta l4proto tcp, destination prefix ≠ loopback, redirect to :port`. */
+/** `meta nfproto F, meta l4proto tcp, destination prefix ≠ loopback`, then to `port`: IPv4 spread over loopback, IPv6 to ::1. */
 function redirectRule(
   writer: ByteWriter,
   sequence: number,
@@ -102,12 +108,34 @@ function redirectRule(
         attributeU32be(data, 4, loopbackPrefix.length);
       });
       compare(expressions, CMP_NEQ, loopbackPrefix);
-      expression(expressions, "immediate", (data) => {
-        attributeU32be(data, 1, REGISTER);
-        nested(data, 2, (value) => attribute(value, 1, Uint8Array.of(port >> 8, port & 0xff)));
-      });
-      expression(expressions, "redir", (data) => attributeU32be(data, 1, REGISTER));
+      immediate(expressions, REGISTER, Uint8Array.of(port >> 8, port & 0xff));
+      if (family === NFPROTO_IPV4) spread(expressions);
+      else expression(expressions, "redir", (data) => attributeU32be(data, 1, REGISTER));
     });
+  });
+}
+
+/**
+ * `dnat to SPREAD_FIRST-SPREAD_LAST`, port from the register: the kernel picks the address by a hash of source and
+ * destination (nf_nat_core.c, find_best_ips_proto). With a single address two connections from one source port to
+ * different destinations would become one; the kernel then changes a source port, and the owner cannot be found.
+ */
+function spread(writer: ByteWriter): void {
+  immediate(writer, REGISTER + 1, SPREAD_FIRST);
+  immediate(writer, REGISTER + 2, SPREAD_LAST);
+  expression(writer, "nat", (data) => {
+    attributeU32be(data, 1, NFT_NAT_DNAT);
+    attributeU32be(data, 2, NFPROTO_IPV4);
+    attributeU32be(data, 3, REGISTER + 1);
+    attributeU32be(data, 4, REGISTER + 2);
+    attributeU32be(data, 5, REGISTER);
+  });
+}
+
+function immediate(writer: ByteWriter, register: number, bytes: Uint8Array): void {
+  expression(writer, "immediate", (data) => {
+    attributeU32be(data, 1, register);
+    nested(data, 2, (value) => attribute(value, 1, bytes));
   });
 }
 
