@@ -309,20 +309,21 @@ static bool over(int64_t now) {
 
 int control_run(void) {
   static struct pollfd list[3 + STRANGERS_MAX + SPAWNS_MAX + 1];
+  bool more = false;
   for (int64_t now = monotonic_ms(); !over(now); now = monotonic_ms()) {
     list[0] = (struct pollfd){box.control, POLLIN, 0};
     list[1] = (struct pollfd){children, POLLIN, 0};
     list[2] = (struct pollfd){host.fd, (short)(POLLIN | (host.first != NULL ? POLLOUT : 0)), 0};
     for (int i = 0; i < STRANGERS_MAX; i++) list[3 + i] = (struct pollfd){strangers[i].fd, POLLIN, 0};
     int spawns = spawn_poll(list + 3 + STRANGERS_MAX);
-    if (poll(list, (nfds_t)(3 + STRANGERS_MAX + spawns), next_timeout(now)) < 0) continue;
+    if (poll(list, (nfds_t)(3 + STRANGERS_MAX + spawns), more ? 0 : next_timeout(now)) < 0) continue;
     now = monotonic_ms();
     spawn_watch(now, frozen != 0);
-    spawn_events(list + 3 + STRANGERS_MAX, spawns);
-    if (list[1].revents != 0) {
+    bool again = spawn_events(list + 3 + STRANGERS_MAX, spawns);
+    if (list[1].revents != 0 || more || again) {
       struct signalfd_siginfo info;
       while (read(children, &info, sizeof info) > 0) {}
-      reap();
+      more = reap();
     }
     if (list[2].revents & POLLOUT && channel_flush(&host) < 0) detach();
     else if (list[2].revents & (POLLIN | POLLHUP | POLLERR)) serve_host();

@@ -44,7 +44,7 @@ static int start_frame(struct channel *c) {
   /* The host never sends descriptors, and the parts of a message follow each other. */
   if (size > FRAME_MAX - FRAME_HEAD || fds != 0 || (going_on && (type != c->type || id != c->id))) return -1;
   if (c->input_size + size > c->limit) return -1;
-  if (c->input_size + size > c->input_capacity) {
+  if (c->input == NULL || c->input_size + size > c->input_capacity) {
     size_t capacity = c->input_size + size + FRAME_MAX;
     uint8_t *grown = realloc(c->input, capacity);
     if (grown == NULL) return -1;

@@ -15,7 +15,7 @@
 #include "identify.h"
 #include "zygote.h"
 
-enum { ZYGOTE_START_SECONDS = 4, DEATH_MS = 20, FORK_MS = 5000 };
+enum { ZYGOTE_START_SECONDS = 4, DEATH_MS = 20, FORK_MS = 5000, REAPS_A_TURN = 256 };
 struct spawn {
   bool used, main, terminal, forked, forgotten;
   int64_t since;
@@ -246,18 +246,18 @@ static void report_exit(uint32_t handle, const siginfo_t *info) {
   control_event(FRAME_EXIT, &w);
 }
 
-void reap(void) {
-  for (;;) {
+bool reap(void) {
+  for (int reaped = 0; reaped < REAPS_A_TURN; reaped++) {
     siginfo_t info = {.si_pid = 0};
     /* WNOWAIT first: while a zombie stays, its pid cannot be given to another process. */
-    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0) return;
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 || info.si_pid == 0) return false;
     pid_t pid = info.si_pid;
     int at = agent_index(0, pid);
     if (at < 0 && !is_helper(pid) && spawn_waits()) {
       read_answers();
       at = agent_index(0, pid);
       /* Perhaps a child whose pid the zygote has not told yet: the answer wakes the loop. */
-      if (at < 0 && spawn_waits()) return;
+      if (at < 0 && spawn_waits()) return false;
     }
     struct spawn *s = spawn_of(0, pid);
     if (s != NULL) {
@@ -273,6 +273,7 @@ void reap(void) {
       report_exit(handle, &info);
     }
   }
+  return true;
 }
 
 int spawn_signal(uint32_t handle, int number, bool group) {
@@ -323,12 +324,12 @@ int spawn_poll(struct pollfd *list) {
   return count;
 }
 
-void spawn_events(const struct pollfd *list, int count) {
+bool spawn_events(const struct pollfd *list, int count) {
   bool any = false;
   for (int i = 0; i < count; i++) any |= list[i].revents != 0;
-  if (!any) return;
+  if (!any) return false;
   read_answers();
   for (struct spawn *s = spawns; s < spawns + SPAWNS_MAX; s++)
     if (s->used && s->forked) finish(s);
-  reap();
+  return reap();
 }

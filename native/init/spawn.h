@@ -36,6 +36,7 @@ void spawn_watch(int64_t now, bool frozen);
 bool spawn_waits(void);
 /* Poll entries for the zygote and the report pipes; then what they say. */
 int spawn_poll(struct pollfd *list);
-void spawn_events(const struct pollfd *list, int count);
-void reap(void);
+bool spawn_events(const struct pollfd *list, int count);
+/* True when more are waiting: an agent that makes orphans without end must not keep the host waiting. */
+bool reap(void);
 #endif

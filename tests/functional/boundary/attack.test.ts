@@ -15,7 +15,7 @@ let sandbox: TestSandbox;
 beforeAll(async () => {
   sandbox = await openSandbox();
 });
-afterAll(() => sandbox[Symbol.asyncDispose]());
+afterAll(() => sandbox?.[Symbol.asyncDispose]());
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 const python = (script: string) => sandbox.run(["python3", "-c", script]);
 /** The attached host still works. */
@@ -102,6 +102,35 @@ describe("from outside", () => {
     await new Promise((resolve) => socket.once("close", resolve));
     expect(performance.now() - started).toBeGreaterThan(4_000);
     expect(performance.now() - started).toBeLessThan(8_000);
+  });
+
+  it("no sequence of malformed requests from a host ends init", { timeout: 60_000 }, async () => {
+    await using other = await openSandbox();
+    const random = (limit: number): number => Math.floor(Math.random() * limit);
+    for (let round = 0; round < 20; round++) {
+      const socket = connect(other.plan.controlSocket);
+      socket.on("error", () => {});
+      socket.on("data", () => {});
+      socket.write(encodeMessage(FRAME_HELLO, 1, encodeHello(other.plan.nonce, "fuzz")));
+      for (let i = 0; i < 150; i++) {
+        // Everything but terminate (16), and lengths that often fit the beginning of a real message.
+        const type = [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 18, 99, 65_535][random(18)]!;
+        const payload = randomBytes([0, 1, 4, 9, 40, 300, 70_000][random(7)]!);
+        for (let at = 0; at < payload.length; at += 4) if (random(2) === 0) payload.writeUInt8(random(3), at);
+        if (type === 3 && random(20) > 0) continue;
+        socket.write(encodeMessage(type, i, payload));
+      }
+      await pause(30);
+      socket.destroy();
+    }
+    const { pid } = other.launched;
+    expect(readFileSync(`/proc/${pid}/stat`, "utf8")).toContain("(openshell-init)");
+    const successor = await attachLocalBoundary(other.attachOptions());
+    await successor.thaw();
+    await successor.resume();
+    const process = await successor.spawn(command(["echo", "whole"]));
+    expect((await outcome(process)).stdout).toBe("whole\n");
+    await successor.terminate(0);
   });
 
   it.runIf(runsAsRoot)("a process of the sandbox's pid namespace is no host, even with the nonce", async () => {

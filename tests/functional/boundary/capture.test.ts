@@ -58,7 +58,7 @@ describe.each(modes)("capture by %s", (mode) => {
   });
   afterAll(async () => {
     for (const server of servers) server.close();
-    await sandbox[Symbol.asyncDispose]();
+    await sandbox?.[Symbol.asyncDispose]();
   });
 
   it("reports its mode and hands out listeners of both families", () => {

@@ -32,7 +32,7 @@ beforeAll(async () => {
 });
 afterAll(async () => {
   for (const server of servers) server.close();
-  await sandbox[Symbol.asyncDispose]();
+  await sandbox?.[Symbol.asyncDispose]();
 });
 
 const nextFlow = () => new Promise<{ socket: Socket; pair: SocketPair }>((resolve) => waiting.push(resolve));

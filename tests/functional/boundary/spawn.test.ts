@@ -8,7 +8,7 @@ let sandbox: TestSandbox;
 beforeAll(async () => {
   sandbox = await openSandbox();
 });
-afterAll(() => sandbox[Symbol.asyncDispose]());
+afterAll(() => sandbox?.[Symbol.asyncDispose]());
 
 describe("spawn with pipes", () => {
   it("gives output, error output and the exit code", async () => {
