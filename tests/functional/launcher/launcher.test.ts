@@ -10,6 +10,7 @@ import {
   readFileSync,
   rmSync,
   symlinkSync,
+  utimesSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
@@ -40,6 +41,8 @@ function makeCheckout(folder: string): void {
   writeFileSync(join(folder, "packages/cli/src/main.ts"), 'console.log("one", ...process.argv.slice(2));\n');
   mkdirSync(join(folder, "proto"));
   symlinkSync(join(repository, "node_modules"), join(folder, "node_modules"));
+  // Older than the packages: npm would install them again, through the link, and remove the checkout's own first.
+  utimesSync(join(folder, "package-lock.json"), 1, 1);
   const node = join(repository, "tools/node/node_modules");
   if (existsSync(node)) symlinkSync(node, join(folder, "tools/node/node_modules"));
 }
