@@ -176,6 +176,33 @@ describe("other lines", () => {
     );
   });
 
+  it("a request that audit let pass and a failed connection say why", () => {
+    expect(
+      shorthand({
+        class: "http",
+        time,
+        method: "POST",
+        url: { scheme: "https", host: "api.github.com", port: 443, path: "/x" },
+        severity: "low",
+        status: "success",
+        action: "observed",
+        reason: "POST /x not permitted by policy",
+      }),
+    ).toBe("HTTP:POST [LOW] OBSERVED POST https://api.github.com/x [reason:POST /x not permitted by policy]");
+    expect(
+      shorthand({
+        class: "network",
+        activity: "fail",
+        time,
+        severity: "low",
+        status: "failure",
+        action: "allowed",
+        destination: { host: "api.github.com", port: 443 },
+        reason: "The certificate has expired",
+      }),
+    ).toBe("NET:FAIL [LOW] ALLOWED api.github.com:443 [reason:The certificate has expired]");
+  });
+
   it("config, lifecycle and base", () => {
     expect(
       shorthand({

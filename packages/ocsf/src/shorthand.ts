@@ -75,18 +75,24 @@ function hostPort(host: string, port: number): string {
   return `${name.includes(":") ? `[${name}]` : name}:${port}`;
 }
 
+/** Why something was refused, would have been (audit), or went wrong. What simply worked needs no reason. */
+function reasonOf(event: NetworkEvent | HttpEvent): string | undefined {
+  if (event.action === "denied") return event.reason ?? event.message;
+  return (event.action === "observed" || event.status === "failure") && event.reason !== "" ? event.reason : undefined;
+}
+
 function network(event: NetworkEvent): string {
-  const { destination, process: source, reason, message } = event;
+  const { destination, process: source, message } = event;
   const target =
     hostPort(destination.host, destination.port) + (event.protocol === undefined ? "" : `/${token(event.protocol)}`);
-  const denied = event.action === "denied" ? (reason ?? message) : undefined;
+  const reason = reasonOf(event);
   const bare = source === undefined && event.rule === undefined && event.action === undefined;
   return join(
     head(event, NETWORK_ACTIVITIES[event.activity].label),
     action(event),
     source === undefined ? target : `${processText(source)} -> ${target}`,
     rule(event.rule),
-    denied === undefined ? undefined : `[reason:${sentence(denied, REASON_BYTES)}]`,
+    reason === undefined ? undefined : `[reason:${sentence(reason, REASON_BYTES)}]`,
     facts(event.attributes),
     bare && message !== undefined ? `[msg:${sentence(message, MESSAGE_BYTES)}]` : undefined,
   );
@@ -98,7 +104,7 @@ function http(event: HttpEvent): string {
   const host = token(url.host, 255);
   const authority = url.port === standard ? (host.includes(":") ? `[${host}]` : host) : hostPort(url.host, url.port);
   const method = token(event.method, 32).toUpperCase();
-  const reason = event.action === "denied" ? (event.reason ?? event.message) : undefined;
+  const reason = reasonOf(event);
   const context = [
     ...Object.entries(event.attributes ?? {}).map(([key, value]) => `${token(key)}:${token(String(value))}`),
     ...(reason === undefined ? [] : [`reason:${sentence(reason, REASON_BYTES)}`]),
