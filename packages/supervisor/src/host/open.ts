@@ -74,7 +74,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       socketPath: local.socketPath,
       nonce: local.nonce,
       instanceId: deps.instanceId,
-      expected: { sandboxId, generation, netnsCookie: local.netnsCookie },
+      expected: { sandboxId, generation, netnsCookie: local.netnsCookie, pid: local.initPid || undefined },
       addon,
     }),
   );
@@ -105,6 +105,12 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       limits: limitsOf(assignment),
       tools: createSocketTools(addon),
       state: await boundary.loadState(),
+      // Only its name and place in the code: the message may quote what a client sent.
+      onError: (error) =>
+        deps.log.error(
+          { sandbox_id: sandboxId, error: error instanceof Error ? error.name : typeof error, at: placeOf(error) },
+          "a connection ended because of a defect",
+        ),
       clock,
     }),
   );
@@ -123,6 +129,11 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
   const supervisor = new SandboxSupervisor({ assignment, link, clock, log, pusher, boundary, workload });
   stack.move();
   return supervisor;
+}
+
+/** The innermost line of a stack. */
+function placeOf(error: unknown): string {
+  return (error instanceof Error ? error.stack : undefined)?.match(/^\s+at .*$/m)?.[0].trim() ?? "";
 }
 
 /** The sandbox's sockets are not served before the first accepted configuration: until then connections wait in the kernel. */
