@@ -65,6 +65,7 @@ int zygote_start(struct bytes payload, struct writer *layers) {
     uint8_t *copy = malloc(payload.size + 1);
     if (copy == NULL) return failed("zygote", "memory");
     memcpy(copy, payload.data, payload.size);
+    free((void *)(uintptr_t)restrictions.data);
     restrictions = (struct bytes){copy, payload.size};
   }
   if (start_helper(&zygote, zygote_main, restrictions) < 0) return -1;
