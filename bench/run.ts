@@ -1,0 +1,120 @@
+import { spawnSync } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { parseArgs } from "node:util";
+import { TestGateway } from "../tests/support/api.ts";
+import { enterCommand, insideTestNetwork } from "../tests/support/enter.ts";
+import { TestInternet } from "../tests/support/internet/index.ts";
+import { create } from "./suites/create.ts";
+import { egress } from "./suites/egress.ts";
+import { exec } from "./suites/exec.ts";
+import { gateway } from "./suites/gateway.ts";
+import { idle } from "./suites/idle.ts";
+import { policy } from "./suites/policy.ts";
+import { append, type History, line, machine, type Result, table } from "./support/report.ts";
+import { Build, type Stage } from "./support/stage.ts";
+
+/**
+ * Measures the product against its budgets, each figure beside a point of reference of the same run.
+ *
+ *     npm run bench [-- NAME…] [--json FILE] [--seconds N]
+ *
+ * NAME: create, exec, egress, policy, gateway, idle; all by default. Everything runs in a test internet, in a home of its own and on a
+ * copy of the build; only the results file stays (default: bench/results/local/runs.jsonl, one line a run).
+ * Exit status 0 when every figure was measured, whatever its verdict: times of a busy machine are no failure.
+ */
+
+const SUITES = { create, exec, egress, policy, gateway, idle } as const;
+type SuiteName = keyof typeof SUITES;
+const DEFAULT_HISTORY = resolve(import.meta.dirname, "results/local/runs.jsonl");
+const DEFAULT_SECONDS = 1.5;
+
+function usage(text: string): never {
+  console.error(
+    `${text}\nusage: npm run bench [-- NAME…] [--json FILE] [--seconds N]\nNAME: ${Object.keys(SUITES).join(", ")}`,
+  );
+  process.exit(2);
+}
+
+async function main(): Promise<number> {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: { json: { type: "string" }, seconds: { type: "string" } },
+  });
+  const names = (positionals.length === 0 ? Object.keys(SUITES) : positionals) as SuiteName[];
+  for (const name of names) if (!Object.hasOwn(SUITES, name)) usage(`there is no benchmark ${JSON.stringify(name)}`);
+  const seconds = Number(values.seconds ?? DEFAULT_SECONDS);
+  if (!(seconds > 0 && seconds <= 60)) usage("--seconds takes a number up to 60");
+  if (!insideTestNetwork()) return outside();
+  const history = resolve(values.json ?? DEFAULT_HISTORY);
+  const facts = machine();
+  console.log(`${facts.cpu}, ${facts.cores} cores, Linux ${facts.kernel}, Node ${facts.node}, load ${facts.load}\n`);
+  const startedAt = performance.now();
+  const results: Result[] = [];
+  const failed = await measure(names, seconds, results);
+  const took = Math.round((performance.now() - startedAt) / 1000);
+  console.log(`\n${table(results)}\n\n${results.length} figures in ${took} s`);
+  append(history, { at: new Date().toISOString(), seconds: took, machine: facts, results } satisfies History);
+  for (const { name, error } of failed)
+    console.error(`${name} failed: ${error instanceof Error ? error.stack : error}`);
+  return failed.length === 0 ? 0 : 1;
+}
+
+/** Builds, since there is no network where the suites run, and starts this file again in a test network. */
+function outside(): number {
+  Build.prepare();
+  const folder = mkdtempSync(join(tmpdir(), "openshell-bench-run-"));
+  try {
+    const command = enterCommand([process.execPath, import.meta.filename, ...process.argv.slice(2)]);
+    const env = { ...process.env, TMPDIR: folder };
+    const { status } = spawnSync(command[0]!, command.slice(1), { stdio: "inherit", env });
+    return status ?? 1;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
+
+async function measure(
+  names: readonly SuiteName[],
+  seconds: number,
+  results: Result[],
+): Promise<readonly { readonly name: string; readonly error: unknown }[]> {
+  const failed: { name: string; error: unknown }[] = [];
+  using build = Build.copy();
+  const cleanups: (() => unknown)[] = [];
+  await using net = await TestInternet.start();
+  const freshGateway = () => TestGateway.start(net, { command: [build.launcher] });
+  let shared: TestGateway | undefined;
+  const stage: Stage = {
+    net,
+    build,
+    seconds,
+    report: (result) => {
+      results.push(result);
+      console.log(line(result));
+    },
+    gateway: async () => {
+      shared ??= await freshGateway();
+      return shared;
+    },
+    freshGateway,
+    cleanup: (step) => cleanups.push(step),
+  };
+  try {
+    for (const name of names) {
+      // Alone on the stage: the figures are of all parts that run.
+      if (name === "idle") {
+        await shared?.[Symbol.asyncDispose]();
+        shared = undefined;
+      }
+      await SUITES[name](stage).catch((error) => failed.push({ name, error }));
+    }
+  } finally {
+    for (const step of cleanups) await step();
+    await shared?.[Symbol.asyncDispose]();
+  }
+  return failed;
+}
+
+process.exitCode = await main();
