@@ -86,6 +86,7 @@ export function attachMessage(record: SandboxRecord, facts: AttachFacts, token: 
       nonce: facts.nonce,
       layout: layoutOf(started),
       netnsCookie: started.boundary.netnsCookie,
+      initPid: started.record.pid,
     },
     inspectionCa: { certificatePem: ca.certificatePem, privateKeyPem: ca.privateKeyPem.reveal() },
     network: {

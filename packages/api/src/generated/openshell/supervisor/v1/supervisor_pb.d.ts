@@ -424,6 +424,14 @@ export declare type LocalBoundary = Message<"openshell.supervisor.v1.LocalBounda
    * @generated from field: uint64 netns_cookie = 4;
    */
   netnsCookie: bigint;
+
+  /**
+   * Process id of init as gateway and host see it: the kernel tells the host who listens on the socket, before the host
+   * says anything. 0 where the two do not share a pid namespace.
+   *
+   * @generated from field: uint32 init_pid = 5;
+   */
+  initPid: number;
 };
 
 /**
