@@ -16,7 +16,10 @@ describe("dependency rule", () => {
     expect(breach("cli/src/main.ts", "../../gateway/src/main.ts")).toMatch(/leaves the package/);
   });
   it("sees static, dynamic, bare and re-exporting imports", () => {
-    const text = 'import "a";\nimport type { X } from "b";\nexport * from "c";\nconst y = await import("d");\nimport {\n  z,\n} from "e";\n';
-    expect(specifiers(text).map(({ specifier }) => specifier)).toEqual(expect.arrayContaining(["a", "b", "c", "d", "e"]));
+    const text =
+      'import "a";\nimport type { X } from "b";\nexport * from "c";\nconst y = await import("d");\nimport {\n  z,\n} from "e";\n';
+    expect(specifiers(text).map(({ specifier }) => specifier)).toEqual(
+      expect.arrayContaining(["a", "b", "c", "d", "e"]),
+    );
   });
 });

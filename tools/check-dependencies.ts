@@ -35,7 +35,12 @@ export const pure: Readonly<Record<string, readonly string[]>> = {
 };
 
 /** The files of `base` that pure packages may use, since they import nothing from Node themselves. */
-const pureBase = ["@openshell/base/escape.ts", "@openshell/base/errors.ts", "@openshell/base/clock.ts", "@openshell/base/log-fields.ts"];
+const pureBase = [
+  "@openshell/base/escape.ts",
+  "@openshell/base/errors.ts",
+  "@openshell/base/clock.ts",
+  "@openshell/base/log-fields.ts",
+];
 
 function* sources(folder: string): Generator<string> {
   for (const name of readdirSync(folder)) {
@@ -49,7 +54,8 @@ function* sources(folder: string): Generator<string> {
 /** Import and export specifiers of one file with their lines. */
 export function specifiers(text: string): { readonly line: number; readonly specifier: string }[] {
   const found: { line: number; specifier: string }[] = [];
-  const pattern = /(?:^|[;{}\s])(?:import|export)\s[^'"`;]*?from\s*["']([^"']+)["']|import\s*\(\s*["']([^"']+)["']|^import\s*["']([^"']+)["']/gm;
+  const pattern =
+    /(?:^|[;{}\s])(?:import|export)\s[^'"`;]*?from\s*["']([^"']+)["']|import\s*\(\s*["']([^"']+)["']|^import\s*["']([^"']+)["']/gm;
   for (const match of text.matchAll(pattern)) {
     const line = text.slice(0, match.index).split("\n").length;
     found.push({ line, specifier: match[1] ?? match[2] ?? match[3] ?? "" });
@@ -66,7 +72,13 @@ export function breach(file: string, specifier: string): string | undefined {
     const target = specifier.split("/")[1] ?? "";
     if (target === name) return undefined;
     if (!(allowed[name] ?? []).includes(target) && !test) return `${name} may not import ${target}`;
-    if (target === "base" && name in pure && !(pure[name] ?? []).includes(within) && !test && !pureBase.includes(specifier)) {
+    if (
+      target === "base" &&
+      name in pure &&
+      !(pure[name] ?? []).includes(within) &&
+      !test &&
+      !pureBase.includes(specifier)
+    ) {
       return `pure package ${name} may import of base only ${pureBase.map((path) => path.slice(16)).join(", ")}`;
     }
     return undefined;
