@@ -7,6 +7,7 @@ import { type Connection, type GrpcStream, openConnection, openGrpcStream } from
 import { STDIN_FRAME_BYTES } from "../transport/limits.ts";
 import { RpcError } from "../transport/rpc-error.ts";
 import { DetachKeys } from "./detach-keys.ts";
+import { makeRaw } from "./raw.ts";
 import { Resume } from "./resume.ts";
 
 export interface AttachOptions {
@@ -166,7 +167,7 @@ class Input {
       stream.end();
       return;
     }
-    if (this.#raw) this.#stdin.setRawMode(true);
+    if (this.#raw) makeRaw(this.#stdin);
     this.#stdin.on("data", this.#onData);
     this.#stdin.once("end", this.#onEnd);
     this.#stdin.once("error", this.#onEnd);
