@@ -38,6 +38,8 @@ function makeCheckout(folder: string): void {
     mkdirSync(join(folder, "packages", name, "src"), { recursive: true });
     writeFileSync(join(folder, "packages", name, "src/main.ts"), "export {};\n");
   }
+  mkdirSync(join(folder, "packages/gateway/src/store"));
+  writeFileSync(join(folder, "packages/gateway/src/store/writer-thread.ts"), "export {};\n");
   writeFileSync(join(folder, "packages/cli/src/main.ts"), 'console.log("one", ...process.argv.slice(2));\n');
   mkdirSync(join(folder, "proto"));
   symlinkSync(join(repository, "node_modules"), join(folder, "node_modules"));
