@@ -64,6 +64,12 @@ export class Witness implements Disposable {
     this.#watched.push({ pid, name });
   }
 
+  /** It is going to end, and that is part of the attack. */
+  forget(pid: number): void {
+    const at = this.#watched.findIndex((one) => one.pid === pid);
+    if (at >= 0) this.#watched.splice(at, 1);
+  }
+
   /** A host that nobody may reach. */
   trap(host: TestHost): void {
     this.#traps.push(host);
