@@ -189,10 +189,11 @@ export class HostRegistry {
         const next = await readWithin(uplink, clock, HEARTBEAT_LIMIT_MS, "heartbeat");
         if (next === undefined) break;
         const { message } = next;
-        if (message.case === "attachFailed") {
+        if (message.case === "attachFailed" && this.#holds(hostId, message.value.sandboxId)) {
           events.onAttachFailed(message.value.sandboxId, message.value.generation, message.value.failure);
         } else if (message.case === "detached") {
-          events.onDetached(message.value.sandboxId, message.value.generation);
+          if (this.#holds(hostId, message.value.sandboxId))
+            events.onDetached(message.value.sandboxId, message.value.generation);
           this.#count(hostId, 0);
         }
       }
@@ -200,6 +201,11 @@ export class HostRegistry {
     } catch (error) {
       connection.close(error instanceof SessionRefused ? unavailable(error.message) : error);
     }
+  }
+
+  /** A host is believed about its own sandboxes only. */
+  #holds(hostId: string, sandboxId: string): boolean {
+    return this.#assignments.get(sandboxId)?.hostId === hostId;
   }
 
   /** One timer a host replaces the tokens of all its sandboxes in time. */
