@@ -8,6 +8,9 @@ export interface Clock {
   sleep(ms: number, options?: { readonly signal?: AbortSignal; readonly unref?: boolean }): Promise<void>;
 }
 
+/** Node's timers hold 31 bits of milliseconds; a longer one would fire at once. */
+const TIMER_MAX_MS = 2 ** 31 - 1;
+
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),
@@ -22,11 +25,22 @@ export const systemClock: Clock = {
         clearTimeout(timer);
         reject(signal?.reason);
       };
-      const timer = setTimeout(() => {
-        signal?.removeEventListener("abort", onAbort);
-        resolve();
-      }, ms);
-      if (options.unref) timer.unref();
+      let left = ms;
+      let timer: NodeJS.Timeout;
+      const wait = (): void => {
+        const part = Math.min(left, TIMER_MAX_MS);
+        left -= part;
+        timer = setTimeout(() => {
+          if (left > 0) {
+            wait();
+            return;
+          }
+          signal?.removeEventListener("abort", onAbort);
+          resolve();
+        }, part);
+        if (options.unref) timer.unref();
+      };
+      wait();
       signal?.addEventListener("abort", onAbort, { once: true });
     }),
 };
