@@ -236,7 +236,7 @@ export async function openSandbox(options: TestSandboxOptions = {}): Promise<Tes
   }
 }
 
-/** SIGKILL to the init of a test sandbox; the kernel ends everything inside with it. */
+/** SIGKILL to the init of a test sandbox (the kernel ends everything inside with it) or to a process of it, gone or not. */
 export function endInit(pid: number): void {
   try {
     process.kill(pid, "SIGKILL");

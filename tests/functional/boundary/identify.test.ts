@@ -5,7 +5,15 @@ import type { SandboxProcess, SocketOwner, SocketPair } from "@openshell/boundar
 import { originalDestination } from "@openshell/boundary/local/descriptors.ts";
 import { loadAddon } from "@openshell/boundary/local/native.ts";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { collect, command, nativeParts, openSandbox, outcome, type TestSandbox } from "../../support/boundary.ts";
+import {
+  collect,
+  command,
+  endInit,
+  nativeParts,
+  openSandbox,
+  outcome,
+  type TestSandbox,
+} from "../../support/boundary.ts";
 import { inMode } from "../../support/mode.ts";
 
 let sandbox: TestSandbox;
@@ -221,7 +229,7 @@ s.sendall(b"x"); time.sleep(0.2); os.execv("/bin/sleep", ["sleep", "60"])`;
 
   it("and spawning work again after init's helpers died", async () => {
     const children = readFileSync(`/proc/${sandbox.launched.pid}/task/${sandbox.launched.pid}/children`, "utf8");
-    for (const pid of children.trim().split(" ")) process.kill(Number(pid), "SIGKILL");
+    for (const pid of children.trim().split(" ")) endInit(Number(pid));
     await new Promise((resolve) => setTimeout(resolve, 100));
     const { process: client, socket, owners } = await flowOf(["python3", "-c", CLIENT, "1.2.3.4"]);
     expect(owners[0]?.pid).toBe(client.pid);
