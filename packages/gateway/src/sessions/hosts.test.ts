@@ -6,7 +6,7 @@ import {
 import { systemClock } from "@openshell/base";
 import pino from "pino";
 import { expect, it, vi } from "vitest";
-import type { HostLauncher } from "../hosts/launcher.ts";
+import type { HostLauncher } from "../hosts/types.ts";
 import { type HostEvents, HostRegistry } from "./hosts.ts";
 import { BoundedQueue } from "./queue.ts";
 import { TokenTable } from "./tokens.ts";
