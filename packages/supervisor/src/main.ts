@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { closeSync, constants, openSync } from "node:fs";
 import { describeError, RuntimeError, systemClock } from "@openshell/base";
+import { RotatingFile } from "@openshell/base/rotating-file.ts";
 import { loadAddon } from "@openshell/boundary/local/native.ts";
 import pino from "pino";
 import { Host } from "./host/host.ts";
@@ -9,6 +10,9 @@ import { openSandbox, SharedResources } from "./host/open.ts";
 import { listenForPokes } from "./host/poke.ts";
 import { readHostStart } from "./host/start.ts";
 
+/** 32 MiB in all. */
+const LOG_LIMITS = { fileBytes: 8 * 1024 * 1024, oldFiles: 3 };
+
 /** A supervisor host (docs/architecture/supervisor.md). Started by the gateway only. */
 async function main(): Promise<number> {
   const start = readHostStart();
@@ -16,9 +20,12 @@ async function main(): Promise<number> {
   // Core size 0, not dumpable: this process will hold credentials.
   addon.harden();
   process.umask(0o077);
+  // Bounded, and a disk that the agents filled costs lines, not the process.
+  const logFile = RotatingFile.open(start.logFile, LOG_LIMITS);
+  process.on("exit", () => logFile.flush());
   const log = pino(
     { base: { host_id: start.hostId, pid: process.pid }, timestamp: pino.stdTimeFunctions.isoTime },
-    pino.destination({ dest: start.logFile, append: true, mkdir: false, sync: true }),
+    logFile,
   );
   const lock = openSync(start.lockFile, constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW, 0o600);
   if (!addon.lock(lock))

@@ -1,7 +1,10 @@
+import { RotatingFile, type RotationLimits } from "@openshell/base/rotating-file.ts";
 import { type Logger, pino, stdSerializers } from "pino";
 import { REDACTED } from "../auth/secret.ts";
 import type { LogLevel } from "../config/config.ts";
-import { GATEWAY_LOG_LIMITS, RotatingFile } from "./rotating-file.ts";
+
+/** 64 MiB in all. */
+const GATEWAY_LOG_LIMITS: RotationLimits = { fileBytes: 16 * 1024 * 1024, oldFiles: 3 };
 
 /** The gateway's log and the means to bring it to disk. */
 export interface GatewayLog extends Disposable {

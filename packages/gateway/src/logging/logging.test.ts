@@ -1,11 +1,10 @@
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
+import { mkdtempSync, readFileSync, rmSync, statSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { inspect } from "node:util";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { Secret } from "../auth/secret.ts";
 import { openGatewayLog } from "./logger.ts";
-import { RotatingFile } from "./rotating-file.ts";
 
 let folder: string;
 let path: string;
@@ -47,19 +46,4 @@ it("shows no secret in any way of printing it", () => {
   ];
   expect(printed.join("\n")).not.toMatch(/hunter2|plain-token-value/);
   expect(secret.reveal()).toBe("hunter2-very-secret");
-});
-
-it("keeps a bounded number of bounded files, with no line cut", () => {
-  using file = RotatingFile.open(path, { fileBytes: 100, oldFiles: 2 });
-  for (let index = 0; index < 60; index++) {
-    file.write(`line ${index}\n`);
-    file.flush();
-  }
-  expect(existsSync(`${path}.3`)).toBe(false);
-  const names = [`${path}.2`, `${path}.1`, path];
-  for (const name of names) expect(statSync(name).size).toBeLessThan(120);
-  const lines = names.flatMap((name) => readFileSync(name, "utf8").trimEnd().split("\n"));
-  expect(lines.at(-1)).toBe("line 59");
-  const numbers = lines.map((line) => Number(/^line (\d+)$/.exec(line)![1]));
-  expect(numbers).toEqual(numbers.map((_, index) => numbers[0]! + index));
 });

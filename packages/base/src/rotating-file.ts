@@ -1,4 +1,4 @@
-import { closeSync, constants, fstatSync, openSync, renameSync, unlinkSync, writeSync } from "node:fs";
+import { closeSync, constants, fstatSync, openSync, renameSync, writeSync } from "node:fs";
 
 /** Bounds of one log file and its predecessors. */
 export interface RotationLimits {
@@ -8,8 +8,6 @@ export interface RotationLimits {
   readonly oldFiles: number;
 }
 
-/** The gateway's log: 64 MiB in all. */
-export const GATEWAY_LOG_LIMITS: RotationLimits = { fileBytes: 16 * 1024 * 1024, oldFiles: 3 };
 /** Text that waits for the end of the event-loop turn; beyond it is written at once. Bytes. */
 const BUFFER_BYTES = 256 * 1024;
 
@@ -78,23 +76,27 @@ export class RotatingFile implements Disposable {
     closeSync(this.#fd);
   }
 
+  /**
+   * The new file is opened before anything changes: where that fails nothing was renamed, and the old descriptor, whose
+   * number would be another's once it was closed, stays in use.
+   */
   #rotate(): void {
     const { oldFiles } = this.#limits;
-    closeSync(this.#fd);
-    try {
-      if (oldFiles === 0) unlinkSync(this.#path);
-      for (let index = oldFiles; index >= 1; index--) {
-        const from = index === 1 ? this.#path : `${this.#path}.${index - 1}`;
-        try {
-          renameSync(from, `${this.#path}.${index}`);
-        } catch {
-          // Not there yet.
-        }
+    const next = `${this.#path}.next`;
+    const fresh = openLog(next);
+    const move = (from: string, to: string): void => {
+      try {
+        renameSync(from, to);
+      } catch {
+        // Not there yet.
       }
-    } finally {
-      this.#fd = openLog(this.#path);
-      this.#size = fstatSync(this.#fd).size;
-    }
+    };
+    for (let index = oldFiles; index >= 1; index--)
+      move(index === 1 ? this.#path : `${this.#path}.${index - 1}`, `${this.#path}.${index}`);
+    move(next, this.#path);
+    closeSync(this.#fd);
+    this.#fd = fresh;
+    this.#size = fstatSync(fresh).size;
   }
 }
 
