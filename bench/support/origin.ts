@@ -3,6 +3,7 @@ import { join } from "node:path";
 import type { TestSandbox } from "../../tests/support/api.ts";
 import type { TestHost } from "../../tests/support/internet/index.ts";
 import type { Job, Measured } from "../workers/http-client.ts";
+import { cpu } from "./processes.ts";
 import type { Stage } from "./stage.ts";
 
 /** Inspected. */
@@ -14,6 +15,11 @@ export const DENIED_HOST = "other.example-denied.net";
 const CLIENT_TIMEOUT_MS = 60_000;
 /** Folders of the client inside. */
 const INSIDE = { node: "/opt/bench-node", client: "/opt/bench-client" };
+
+/** With what the host spent on each operation, milliseconds of CPU: hardly depends on what else the machine does. */
+export interface Passed extends Measured {
+  readonly hostCpuEachMs: number;
+}
 
 /** An inspected endpoint with `rules` rules, of which the last allows GET, and a tunnel. */
 export function benchPolicy(rules: number, path = "/**"): string {
@@ -91,11 +97,13 @@ export class Origin {
   }
 
   /** From a sandbox, through its egress. */
-  async through(sandbox: TestSandbox, wanted: Partial<Job> & Pick<Job, "kind">): Promise<Measured> {
+  async through(sandbox: TestSandbox, wanted: Partial<Job> & Pick<Job, "kind">): Promise<Passed> {
     const argv = this.inside(this.job(wanted));
+    const before = cpu().host;
     const result = await sandbox.exec(argv, { timeoutMs: CLIENT_TIMEOUT_MS });
     if (result.exitCode !== 0) throw new Error(`client inside: exit ${result.exitCode}\n${result.stderr}`);
-    return JSON.parse(result.stdout) as Measured;
+    const measured = JSON.parse(result.stdout) as Measured;
+    return { ...measured, hostCpuEachMs: (cpu().host - before) / measured.count };
   }
 
   /** From the gateway's place in the network, without a sandbox. */
