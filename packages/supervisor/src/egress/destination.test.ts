@@ -122,6 +122,15 @@ describe("modes", () => {
     expect(check("h.example", port, ["10.0.0.1"], { allowedIps: ["10.0.0.0/8"] })).toBe("allowed_ips check failed");
   });
 
+  test("a pattern never leads to an address of this machine, public or not", () => {
+    const over: DestinationRules = { alwaysDenied: [], ownAddresses: () => ["28.1.2.3", "2d00::5"] };
+    expect(check("h.example", 443, ["28.1.2.3"], {}, over)).toBe("internal address");
+    expect(check("h.example", 443, ["28.1.2.4", "2d00::5"], {}, over)).toBe("internal address");
+    expect(check("h.example", 443, ["28.1.2.4"], {}, over)).toBe("allowed");
+    expect(check("h.example", 443, ["28.1.2.3"], { exactHost: true }, over)).toBe("allowed");
+    expect(check("h.example", 443, ["28.1.2.3"], { allowedIps: ["28.1.2.0/24"] }, over)).toBe("allowed");
+  });
+
   test("no address at all is refused", () => {
     expect(check("h.example", 443, [])).toBe("internal address");
   });

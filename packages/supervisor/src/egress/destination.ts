@@ -116,13 +116,19 @@ export function checkDestination(
   if (grant.allowedIps !== undefined) return checkAllowedIps(destination, grant.allowedIps);
   const declared = isIpLiteral(host) || grant.exactHost;
   if (!declared) {
-    return addresses.some(isInternal)
-      ? blocked(
-          "internal address",
-          "resolves to internal address",
-          `List the network of ${host} in allowed_ips of the endpoint to reach private addresses.`,
-        )
-      : { allowed: true };
+    if (addresses.some(isInternal)) {
+      return blocked(
+        "internal address",
+        "resolves to internal address",
+        `List the network of ${host} in allowed_ips of the endpoint to reach private addresses.`,
+      );
+    }
+    if (!addresses.some((address) => isOwn(address, rules))) return { allowed: true };
+    return blocked(
+      "internal address",
+      "resolves to an address of this machine",
+      `Services of this machine are reached only through an endpoint that names ${host} itself, or with allowed_ips.`,
+    );
   }
   if (CONTROL_PLANE_PORTS.has(port)) return controlPlane("declared endpoint check failed", port);
   return addresses.some(isAlwaysBlocked)
@@ -174,11 +180,15 @@ function isDenied(address: AddressBytes, port: number, rules: DestinationRules):
     if (denied.port !== undefined && denied.port !== port) return false;
     if (sameAddress(denied.address, address)) return true;
     // A listener on the unspecified address is reachable through every address of the machine.
-    if (!denied.address.every((byte) => byte === 0)) return false;
-    return rules.ownAddresses().some((own) => {
-      const bytes = parseAddress(own);
-      return bytes !== undefined && sameAddress(bytes, address);
-    });
+    return denied.address.every((byte) => byte === 0) && isOwn(address, rules);
+  });
+}
+
+/** Publicly routable or not: behind it are services that listen on this machine, among them such as trust their neighbours. */
+function isOwn(address: AddressBytes, rules: DestinationRules): boolean {
+  return rules.ownAddresses().some((own) => {
+    const bytes = parseAddress(own);
+    return bytes !== undefined && sameAddress(bytes, address);
   });
 }
 
