@@ -1,3 +1,4 @@
+import { createServer } from "node:net";
 import { expect } from "vitest";
 import type { TestSandbox } from "../support/api.ts";
 import { attack, openLab, PYTHON } from "../support/attack.ts";
@@ -22,7 +23,7 @@ network_policies:
   api:
     endpoints:
       - {host: ${ALLOWED}, ports: [80, 443, 7]}
-      - {host: "${WILD}", ports: [80, 443]}
+      - {host: "${WILD}", ports: [80, 443, 8080]}
       - {host: ${METADATA}, port: 80}
       - {host: 127.0.0.1, ports: [80, 17670]}
       - {host: 28.55.0.53, port: 53}
@@ -347,8 +348,22 @@ attack(
     const port = Number(new URL(status.endpoint ?? "https://127.0.0.1:17670").port);
     net.dns.set("self.example-wild.com", { A: ["127.0.0.1"] });
     net.dns.set("self6.example-wild.com", { AAAA: ["::1"] });
-    const hosts = ["127.0.0.1", "self.example-wild.com", "self6.example-wild.com", "localhost", "[::1]"];
-    for (const target of [port, 80]) await expectAllRefused(box, hosts, expected, target);
+    // A service of the owner's on the machine's public address.
+    let connections = 0;
+    const service = createServer((socket) => {
+      connections += 1;
+      socket.destroy();
+    });
+    await new Promise<void>((done) => service.listen(8080, "::", done));
+    net.dns.set("public.example-wild.com", { A: [CLIENT.ipv4] });
+    net.dns.set("public6.example-wild.com", { AAAA: [CLIENT.ipv6] });
+    const hosts = [
+      ...["127.0.0.1", "self.example-wild.com", "self6.example-wild.com", "localhost", "[::1]"],
+      ...["public.example-wild.com", "public6.example-wild.com", CLIENT.ipv4, `[${CLIENT.ipv6}]`],
+    ];
+    for (const target of [port, 80, 8080]) await expectAllRefused(box, hosts, expected, target);
+    await new Promise((done) => service.close(done));
+    expect(connections).toBe(0);
   },
 );
 

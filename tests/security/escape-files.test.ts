@@ -234,7 +234,7 @@ while time.time()<end:
 
 attack(
   "unix sockets of the owner's services in a mounted folder",
-  "the owner's service gets no connection, whether it listened before or began later",
+  "the owner's service, which listened before the sandbox started, gets no connection",
   { root: "no connection", user: "no connection" },
   async ({ create }) => {
     const folder = ownersFolder();
@@ -258,6 +258,29 @@ attack(
     await sleep(50);
     expect(connections).toBe(0);
     before.close();
+  },
+);
+
+openAttack(
+  "a unix socket that a service of the owner's makes in a mounted folder later",
+  "the owner's service gets no connection",
+  { root: "no connection", user: "no connection" },
+  async ({ create }) => {
+    const folder = ownersFolder();
+    await using box = await create({ volumes: [`${folder}:/sandbox/work`] });
+    let connections = 0;
+    const server = net.createServer(() => {
+      connections += 1;
+    });
+    await new Promise<void>((done) => server.listen(join(folder, "later.sock"), done));
+    await box.exec([
+      "python3",
+      "-c",
+      'import socket;s=socket.socket(socket.AF_UNIX);s.connect("/sandbox/work/later.sock")',
+    ]);
+    await sleep(100);
+    server.close();
+    expect(connections).toBe(0);
   },
 );
 
