@@ -13,7 +13,7 @@
 #include "restrict.h"
 #include "spawn.h"
 
-enum { STRANGERS_MAX = 4, HELLO_MS = 5000, HELLO_MAX = 4096, STATE_MAX = 256 << 10, LAYERS_MAX = 6144, SPEC_MAX = 2 << 20 };
+enum { STRANGERS_MAX = 4, HELLO_MS = 5000, HELLO_MAX = 4096, FREEZE_AGAIN_MS = 1000, STATE_MAX = 256 << 10, LAYERS_MAX = 6144, SPEC_MAX = 2 << 20 };
 enum { FROZEN_ABSENT = 1, FROZEN_ASKED = 2 };
 enum { STATE_FRESH, STATE_CONFIRMED, STATE_MAIN_STARTED, STATE_MAIN_EXITED };
 
@@ -25,14 +25,23 @@ static uint8_t *saved;
 static size_t saved_size;
 static bool confirmed, ending;
 static unsigned frozen;
-static int64_t orphan_at, end_at = INT64_MAX;
+static int64_t orphan_at, end_at = INT64_MAX, freeze_again_at = INT64_MAX;
 static int children = -1;
 
 static int set_frozen(unsigned reasons) {
   bool was = frozen != 0;
   frozen = reasons;
   /* Before anything of the agent's exists there is nothing to freeze. */
-  return !confirmed || was == (reasons != 0) ? 0 : freeze_workload(reasons != 0);
+  if (!confirmed || was == (reasons != 0)) return 0;
+  int result = freeze_workload(reasons != 0);
+  freeze_again_at = result < 0 && reasons != 0 ? monotonic_ms() + FREEZE_AGAIN_MS : INT64_MAX;
+  return result;
+}
+
+/* A workload that kept running (it may send itself SIGCONT without end) is tried again. */
+static void freeze_again(int64_t now) {
+  if (now < freeze_again_at) return;
+  freeze_again_at = freeze_workload(true) < 0 ? monotonic_ms() + FREEZE_AGAIN_MS : INT64_MAX;
 }
 
 static void detach(void) {
@@ -280,6 +289,7 @@ static int next_timeout(int64_t now) {
   int64_t at = now + (spawn_waits() ? 1000 : 60000);
   if (host.fd < 0 && orphan_at < at) at = orphan_at;
   if (end_at < at) at = end_at;
+  if (freeze_again_at < at) at = freeze_again_at;
   for (int i = 0; i < STRANGERS_MAX; i++)
     if (strangers[i].fd >= 0 && strangers[i].since + HELLO_MS + 1 < at) at = strangers[i].since + HELLO_MS + 1;
   if (host.fd >= 0 && (host.head_size > 0 || host.input_size > 0) && host.since + HELLO_MS + 1 < at) at = host.since + HELLO_MS + 1;
@@ -318,6 +328,7 @@ int control_run(void) {
     int spawns = spawn_poll(list + 3 + STRANGERS_MAX);
     if (poll(list, (nfds_t)(3 + STRANGERS_MAX + spawns), more ? 0 : next_timeout(now)) < 0) continue;
     now = monotonic_ms();
+    freeze_again(now);
     spawn_watch(now, frozen != 0);
     bool again = spawn_events(list + 3 + STRANGERS_MAX, spawns);
     if (list[1].revents != 0 || more || again) {
