@@ -18,6 +18,7 @@ import {
 import {
   AttachStartSchema,
   ExecStartSchema,
+  RelayCancelSchema,
   RelayKind,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { namedWorkspace } from "@openshell/api/selectors.ts";
@@ -205,6 +206,10 @@ async function openRelay(deps: ApiDeps, sandboxId: string, kind: RelayKind, wait
     const session = await deps.sessions.ready(sandboxId, { ...wait, clock: deps.clock, limitMs });
     const opener: RelayOpener = {
       send: (value) => session.send({ case: "relayOpen", value }),
+      cancel: (relayId) => {
+        if (session.state !== "closed")
+          session.send({ case: "relayCancel", value: create(RelayCancelSchema, { relayId }) });
+      },
       onEnd: (ended) =>
         session.onState(() => {
           if (session.state === "closed") ended();

@@ -34,6 +34,8 @@ export interface RelayChannel {
 export interface RelayOpener {
   /** False when it cannot be told. */
   readonly send: (open: RelayOpen) => boolean;
+  /** Tells the host that the caller left, past everything that waits in the relay's stream. */
+  readonly cancel: (relayId: string) => void;
   /** Calls back when the session ends, until the returned function is called. */
   readonly onEnd: (ended: () => void) => () => void;
 }
@@ -41,6 +43,7 @@ export interface RelayOpener {
 interface PendingRelay {
   readonly sandboxId: string;
   readonly resolve: (channel: RelayChannel) => void;
+  readonly cancel: () => void;
   readonly reject: (error: unknown) => void;
 }
 
@@ -70,7 +73,7 @@ export class RelayBroker {
     }
     const relayId = randomUUID();
     const { promise, resolve, reject } = Promise.withResolvers<RelayChannel>();
-    this.#pending.set(relayId, { sandboxId, resolve, reject });
+    this.#pending.set(relayId, { sandboxId, resolve, reject, cancel: () => opener.cancel(relayId) });
     this.#pendingPerSandbox.set(sandboxId, mine + 1);
     const timer = new AbortController();
     const onAbort = (): void => reject(signal?.reason);
@@ -113,7 +116,10 @@ export class RelayBroker {
       relayId,
       uplink,
       send: (message, signal) => downlink.push(create(RelayDownlinkSchema, { message }), signal),
-      close: (outcome) => downlink.close(outcome === "finished" ? undefined : new RelayCancelled()),
+      close: (outcome) => {
+        if (outcome === "cancelled" && !downlink.closed) pending.cancel();
+        downlink.close(outcome === "finished" ? undefined : new RelayCancelled());
+      },
     });
     try {
       yield* downlink;

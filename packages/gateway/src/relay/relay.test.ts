@@ -41,8 +41,10 @@ async function openRelay(streamSignal = new AbortController().signal) {
     void down.next();
     return true;
   };
-  const channel = await broker.open("s", RelayKind.EXEC, { send, onEnd: never });
-  return { broker, uplink, down, channel };
+  const cancelled: string[] = [];
+  const cancel = (relayId: string) => void cancelled.push(relayId);
+  const channel = await broker.open("s", RelayKind.EXEC, { send, cancel, onEnd: never });
+  return { broker, uplink, down, channel, cancelled };
 }
 const splice = (channel: RelayChannel, input?: AsyncIterable<ExecInput>, signal = new AbortController().signal) =>
   spliceExec({ channel, start: { case: "exec", value: { command: ["x"] } as never }, input, signal });
@@ -106,6 +108,25 @@ describe("relays", () => {
     await host;
   });
 
+  it("tell the host that the caller left although it does not read, and nothing when the result was read", async () => {
+    const { channel, cancelled } = await openRelay();
+    const caller = new AbortController();
+    const input = (async function* (): AsyncGenerator<ExecInput> {
+      for (;;) yield { kind: "stdin", data: new Uint8Array(1) };
+    })();
+    const waiting = splice(channel, input, caller.signal).next();
+    await new Promise((resolve) => setTimeout(resolve, 10));
+    caller.abort(new Error("left"));
+    await expect(waiting).rejects.toThrow("left");
+    expect(cancelled).toEqual([channel.relayId]);
+    const other = await openRelay();
+    other.uplink.offer(exit(0));
+    for await (const _event of splice(other.channel)) {
+      // Read to the end.
+    }
+    expect(other.cancelled).toEqual([]);
+  });
+
   it("slow the caller's input down while the host does not read", async () => {
     const { uplink, down, channel } = await openRelay();
     let taken = 0;
@@ -164,7 +185,7 @@ describe("relays", () => {
       refused.push(claim(relayId, "s"));
       return true;
     };
-    await broker.open("s", RelayKind.EXEC, { send, onEnd: never });
+    await broker.open("s", RelayKind.EXEC, { send, cancel: () => {}, onEnd: never });
     for (const result of refused) await expect(result).rejects.toMatchObject({ code: Code.NotFound });
     expect(broker.pending).toBe(0);
   });
@@ -176,12 +197,12 @@ describe("relays", () => {
       void ended.promise.then(callback);
       return () => {};
     };
-    const waiting = broker.open("s", RelayKind.EXEC, { send: () => true, onEnd });
+    const waiting = broker.open("s", RelayKind.EXEC, { send: () => true, cancel: () => {}, onEnd });
     ended.resolve();
     await expect(waiting).rejects.toBeInstanceOf(RelayUnopened);
-    await expect(broker.open("s", RelayKind.EXEC, { send: () => false, onEnd: never })).rejects.toBeInstanceOf(
-      RelayUnopened,
-    );
+    await expect(
+      broker.open("s", RelayKind.EXEC, { send: () => false, cancel: () => {}, onEnd: never }),
+    ).rejects.toBeInstanceOf(RelayUnopened);
     expect(broker.pending).toBe(0);
   });
 
@@ -190,7 +211,7 @@ describe("relays", () => {
     const caller = new AbortController();
     const open = (sandbox: string) =>
       broker
-        .open(sandbox, RelayKind.EXEC, { send: () => true, onEnd: never }, caller.signal)
+        .open(sandbox, RelayKind.EXEC, { send: () => true, cancel: () => {}, onEnd: never }, caller.signal)
         .catch((error: unknown) => error);
     const waiting = Array.from({ length: MAX_PENDING_RELAYS_PER_SANDBOX }, () => open("busy"));
     expect(await open("busy")).toMatchObject({ code: Code.ResourceExhausted });
@@ -205,7 +226,9 @@ describe("relays", () => {
     const sleeps: number[] = [];
     const clock: Clock = { ...systemClock, sleep: async (ms) => void sleeps.push(ms) };
     const broker = new RelayBroker(clock);
-    await expect(broker.open("s", RelayKind.EXEC, { send: () => true, onEnd: never })).rejects.toMatchObject({
+    await expect(
+      broker.open("s", RelayKind.EXEC, { send: () => true, cancel: () => {}, onEnd: never }),
+    ).rejects.toMatchObject({
       code: Code.DeadlineExceeded,
     });
     expect(sleeps).toEqual([RELAY_OPEN_TIMEOUT_MS]);

@@ -8,7 +8,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
 import { systemClock } from "@openshell/base";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
 import { NO_CREDENTIALS } from "../egress/credential-source.ts";
 import { GatewayLink } from "../host/link.ts";
@@ -326,5 +326,46 @@ describe("supervisor session", () => {
     const session = await running();
     session.send({ message: { case: "end", value: { reason: "stop" } } });
     expect(await end).toMatchObject({ kind: "sandbox_ended" });
+  });
+
+  /** Starts a command that first writes its process id; gives that and the relay. */
+  async function started(session: FakeSession, script: string): Promise<{ opened: FakeRelay; pid: number }> {
+    const opened = await relay(session, RelayKind.EXEC);
+    opened.send({
+      message: { case: "exec", value: { command: ["/bin/sh", "-c", `echo $$; ${script}`], noLoginShell: true } },
+    });
+    const first = (await opened.up.next()).value.message;
+    const { payload } = fromBinary(ExecSandboxEventSchema, first.value as Uint8Array);
+    return { opened, pid: Number(Buffer.from((payload.value as { data: Uint8Array }).data).toString()) };
+  }
+  const gone = (pid: number): boolean => {
+    try {
+      process.kill(pid, 0);
+      return false;
+    } catch {
+      return true;
+    }
+  };
+
+  it("ends a command whose caller left while it did not read its input", async () => {
+    const session = await running();
+    const { opened, pid } = await started(session, "exec sleep 60");
+    for (let i = 0; i < 8; i++) opened.send({ message: { case: "stdin", value: Buffer.alloc(256 * 1024) } });
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    session.send({ message: { case: "relayCancel", value: { relayId: "r1" } } });
+    await vi.waitFor(() => expect(gone(pid)).toBe(true), { timeout: 2_000 });
+  });
+  it("gives the main process's input to the next attachment when the owner left while it was not read", async () => {
+    const session = await running(["/bin/sh", "-c", "echo ready; sleep 60"]);
+    const owner = await relay(session, RelayKind.ATTACH);
+    owner.send({ message: { case: "attach", value: { stdin: true } } });
+    for (let i = 0; i < 8; i++) owner.send({ message: { case: "stdin", value: Buffer.alloc(256 * 1024) } });
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    session.send({ message: { case: "relayCancel", value: { relayId: "r1" } } });
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    const next = await relay(session, RelayKind.ATTACH);
+    next.send({ message: { case: "attach", value: { stdin: true } } });
+    const { payload } = fromBinary(ExecSandboxEventSchema, (await next.up.next()).value.message.value as Uint8Array);
+    expect(Buffer.from((payload.value as { data: Uint8Array }).data).toString()).toBe("ready\n");
   });
 });

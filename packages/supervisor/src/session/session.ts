@@ -67,7 +67,7 @@ export class Session {
   readonly #uplink = new Uplink();
   /** Highest sequence seen, by component. */
   readonly #watermarks = new Map<ConfigComponent, bigint>();
-  #relays = 0;
+  readonly #relays = new Map<string, RelayChannel>();
   #accepted = false;
 
   constructor(deps: SessionDeps) {
@@ -135,6 +135,9 @@ export class Session {
         return undefined;
       case "relayOpen":
         this.#relay(message.value.relayId, signal);
+        return undefined;
+      case "relayCancel":
+        this.#relays.get(message.value.relayId)?.abort(new RuntimeError("relay_cancelled", "the caller left"));
         return undefined;
       case "mainExitRecorded":
         await this.#deps.workload.main?.acknowledgeExit();
@@ -246,7 +249,7 @@ export class Session {
       headers: { [SANDBOX_TOKEN_HEADER]: identity.token().token },
     });
     const input = downlinkFrames(frames, channel);
-    if (this.#relays >= Limits.relays) {
+    if (this.#relays.size >= Limits.relays) {
       void channel.fail(
         new RuntimeError("too_many_relays", `the sandbox serves ${Limits.relays} commands and attachments already`, {
           next: "Wait for one to end",
@@ -254,7 +257,7 @@ export class Session {
       );
       return;
     }
-    this.#relays += 1;
+    this.#relays.set(relayId, channel);
     void workload
       .serve(input, channel)
       .catch(async (error: unknown) => {
@@ -262,7 +265,7 @@ export class Session {
         await channel.fail(error);
       })
       .finally(() => {
-        this.#relays -= 1;
+        this.#relays.delete(relayId);
       });
   }
 

@@ -1194,6 +1194,12 @@ export declare type SupervisorDownlink = Message<"openshell.supervisor.v1.Superv
      */
     value: EndSandbox;
     case: "end";
+  } | {
+    /**
+     * @generated from field: openshell.supervisor.v1.RelayCancel relay_cancel = 8;
+     */
+    value: RelayCancel;
+    case: "relayCancel";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1590,6 +1596,25 @@ export declare type RelayOpen = Message<"openshell.supervisor.v1.RelayOpen"> & {
  * Use `create(RelayOpenSchema)` to create a new message.
  */
 export declare const RelayOpenSchema: GenMessage<RelayOpen>;
+
+/**
+ * The caller of a relay left before its result. Told here as well, since the end of a stream comes after everything that
+ * waits in it: a process that does not read its input would hold it up.
+ *
+ * @generated from message openshell.supervisor.v1.RelayCancel
+ */
+export declare type RelayCancel = Message<"openshell.supervisor.v1.RelayCancel"> & {
+  /**
+   * @generated from field: string relay_id = 1;
+   */
+  relayId: string;
+};
+
+/**
+ * Describes the message openshell.supervisor.v1.RelayCancel.
+ * Use `create(RelayCancelSchema)` to create a new message.
+ */
+export declare const RelayCancelSchema: GenMessage<RelayCancel>;
 
 /**
  * Stored durably; the host may let init forget the status.
