@@ -1,6 +1,8 @@
 import { systemCode } from "@openshell/base/errors.ts";
+import { escapeUntrusted } from "@openshell/base/escape.ts";
 import type { Surroundings } from "../context.ts";
 import { CliError, EXIT } from "../errors.ts";
+import { writeAll } from "../output/terminal.ts";
 import type { Endpoint } from "../transport/endpoint.ts";
 import { decodeEvent, type ExecStart, encodeResize, encodeStart, encodeStdin } from "../transport/exec-codec.ts";
 import { type Connection, type GrpcStream, openConnection, openGrpcStream } from "../transport/grpc-stream.ts";
@@ -28,6 +30,9 @@ export interface AttachOptions {
   readonly recover?: () => Promise<void>;
 }
 
+/** Waits between attempts double; from this one on the person is told. Milliseconds. */
+const TOLD_WAIT_MS = 800;
+
 export type AttachResult = { readonly kind: "exit"; readonly code: number } | { readonly kind: "detached" };
 
 /** Size of the caller's terminal; 0 where it is none. */
@@ -46,6 +51,7 @@ export async function attach(options: AttachOptions, surroundings: Surroundings)
   const resume = new Resume(options.tty);
   const input = new Input(surroundings.stdin, options, resume);
   let connection = options.connection ?? openConnection(options.endpoint);
+  let told = false;
   for (;;) {
     try {
       return await attachOnce(options, surroundings, connection, input, resume);
@@ -53,6 +59,15 @@ export async function attach(options: AttachOptions, surroundings: Surroundings)
       if (!options.mainProcess || options.signal?.aborted) throw error;
       const wait = resume.retryAfter(error);
       if (wait === undefined) throw error;
+      // A gateway that is being replaced is back before anybody notices; a longer loss is told once.
+      if (wait >= TOLD_WAIT_MS && !told) {
+        told = true;
+        const reason = escapeUntrusted((error as Error).message);
+        await writeAll(
+          surroundings.stderr,
+          `openshell: the connection to the command was lost (${reason}); trying again\n`,
+        );
+      }
       await pause(wait, options.signal);
       await options.recover?.();
       connection = openConnection(options.endpoint);
