@@ -4,6 +4,7 @@ import type { Boundary, ExitStatus, SandboxProcess } from "@openshell/boundary";
 import { Limits } from "../limits.ts";
 import { commandLine, shellCode } from "./command.ts";
 import { exitEvent, outputEvent } from "./event-bytes.ts";
+import { HeldOutput } from "./held-output.ts";
 import type { RelayChannel } from "./relay.ts";
 import { startFailure } from "./start-failure.ts";
 import { StdinWriter } from "./stdin.ts";
@@ -55,7 +56,7 @@ export async function runExec(
     return;
   }
   const stop = new AbortController();
-  const onGone = (): void => void process.signal(SIGKILL, "group").catch(() => {});
+  const onGone = (): void => void kill(process);
   channel.signal.addEventListener("abort", onGone, { once: true });
   if (channel.signal.aborted) onGone();
   let timedOut = false;
@@ -76,7 +77,15 @@ export async function runExec(
   } finally {
     stop.abort();
     channel.signal.removeEventListener("abort", onGone);
+    // Whatever else holds the other ends: this host keeps no descriptor for it. A terminal hangs up.
+    for (const stream of [process.stdin, process.stdout, process.stderr]) stream?.destroy();
   }
+}
+
+/** The foreground group of a terminal need not be the command's own, so the command itself is meant as well. */
+async function kill(process: SandboxProcess): Promise<void> {
+  await process.signal(SIGKILL, "group").catch(() => {});
+  await process.signal(SIGKILL, "process").catch(() => {});
 }
 
 /** Ends the group when `milliseconds` pass first; true then. */
@@ -90,7 +99,7 @@ async function endAfter(
   void (async () => {
     await process.signal(SIGTERM, "group").catch(() => {});
     await clock.sleep(Limits.timeoutGraceMs, { signal });
-    await process.signal(SIGKILL, "group").catch(() => {});
+    await kill(process);
   })().catch(() => {});
   return true;
 }
@@ -103,12 +112,13 @@ async function deliver(
   tty: boolean,
 ): Promise<ExitStatus> {
   const stop = new AbortController();
-  const streams = [pump(process.stdout, "stdout", channel, tty)];
-  if (process.stderr !== undefined) streams.push(pump(process.stderr, "stderr", channel, false));
+  const held = new HeldOutput(clock);
+  const streams = [pump(process.stdout, "stdout", channel, held, tty)];
+  if (process.stderr !== undefined) streams.push(pump(process.stderr, "stderr", channel, held, false));
   const output = Promise.all(streams);
   output.catch(() => {});
   const status = await process.exit;
-  const late = clock.sleep(Limits.outputAfterExitMs, { signal: stop.signal }).then(() => {
+  const late = held.limit(Limits.outputAfterExitMs, stop.signal).then(() => {
     throw new RuntimeError(
       "output_held_open",
       `the command ended, but another process held its output open for ${Limits.outputAfterExitMs / 1000} s`,
@@ -121,7 +131,7 @@ async function deliver(
   try {
     await Promise.race([output, late]);
   } catch (error) {
-    await process.signal(SIGKILL, "group").catch(() => {});
+    await kill(process);
     throw error;
   } finally {
     stop.abort();
@@ -133,10 +143,11 @@ async function pump(
   stream: NodeJS.ReadableStream,
   name: "stdout" | "stderr",
   channel: RelayChannel,
+  held: HeldOutput,
   tty: boolean,
 ): Promise<void> {
   try {
-    for await (const data of stream) await channel.send(outputEvent(name, data as Uint8Array));
+    for await (const data of stream) await held.excuse(channel.send(outputEvent(name, data as Uint8Array)));
   } catch (error) {
     // A PTY reports its end as EIO (kernel-facts: never as end of file).
     if (tty && (error as { code?: unknown }).code === "EIO") return;

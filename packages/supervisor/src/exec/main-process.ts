@@ -5,6 +5,7 @@ import { Limits } from "../limits.ts";
 import { shellCode } from "./command.ts";
 import { exitEvent, outputEvent } from "./event-bytes.ts";
 import { applyInput } from "./exec.ts";
+import { HeldOutput } from "./held-output.ts";
 import { OutputLog } from "./output-log.ts";
 import type { RelayChannel } from "./relay.ts";
 import { StdinWriter } from "./stdin.ts";
@@ -17,11 +18,13 @@ export class MainProcess {
   readonly #process: SandboxProcess;
   readonly #log: OutputLog;
   readonly #stdin: StdinWriter;
+  readonly #held: HeldOutput;
   readonly #exit: Promise<ExitStatus>;
   #inputOwner: RelayChannel | undefined;
 
   constructor(process: SandboxProcess, clock: Clock, awaitAttachment: boolean) {
     this.#process = process;
+    this.#held = new HeldOutput(clock);
     this.#log = new OutputLog(
       { limitBytes: Limits.outputLogBytes, readerChunks: Limits.relayQueueFrames },
       awaitAttachment,
@@ -34,10 +37,7 @@ export class MainProcess {
     const output = Promise.all(streams);
     this.#exit = process.exit.then(async (status) => {
       const stop = new AbortController();
-      await Promise.race([
-        output,
-        clock.sleep(Limits.outputAfterExitMs, { signal: stop.signal, unref: true }).catch(() => {}),
-      ]);
+      await Promise.race([output, this.#held.limit(Limits.outputAfterExitMs, stop.signal).catch(() => {})]);
       stop.abort();
       this.#log.end();
       return status;
@@ -97,7 +97,8 @@ export class MainProcess {
 
   async #collect(stream: NodeJS.ReadableStream, name: "stdout" | "stderr"): Promise<void> {
     try {
-      for await (const data of stream) await this.#log.append({ stream: name, data: data as Uint8Array });
+      for await (const data of stream)
+        await this.#held.excuse(this.#log.append({ stream: name, data: data as Uint8Array }));
     } catch (error) {
       if ((error as { code?: unknown }).code === "EIO") return;
       if (error instanceof RuntimeError) throw error;

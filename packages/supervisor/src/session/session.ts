@@ -261,6 +261,8 @@ export class Session {
     void workload
       .serve(input, channel)
       .catch(async (error: unknown) => {
+        // A caller who left is no failure, and there is nobody to tell.
+        if (channel.signal.aborted) return;
         log.warn(`relay failed: ${describeError(error)}`);
         await channel.fail(error);
       })
