@@ -368,4 +368,21 @@ describe("supervisor session", () => {
     const { payload } = fromBinary(ExecSandboxEventSchema, (await next.up.next()).value.message.value as Uint8Array);
     expect(Buffer.from((payload.value as { data: Uint8Array }).data).toString()).toBe("ready\n");
   });
+  it("ends a sandbox whose start was cut off between its restrictions and its main process, instead of calling it ready", async () => {
+    await (await nextSession()).expect("hello");
+    // As a successor finds it.
+    boundary.state = "confirmed";
+    gateway.cut();
+    const session = await nextSession();
+    expect((await session.expect("hello")).firstStart).toBe(false);
+    session.send({
+      message: {
+        case: "accepted",
+        value: { sessionId: "s1", sandboxConfig: config("1"), providerEnvironment: { providerRevision: "p1" } },
+      },
+    });
+    await session.expect("bootstrapResult");
+    expect((await session.expect("ended")).reason).toMatchObject({ code: "start_interrupted" });
+    expect(boundary.resumed).toBe(0);
+  });
 });

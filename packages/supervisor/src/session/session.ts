@@ -28,7 +28,7 @@ import { Limits } from "../limits.ts";
 import type { LogPusher } from "../logs/log-pusher.ts";
 import type { SandboxLog } from "../logs/sandbox-log.ts";
 import { Uplink } from "./uplink.ts";
-import type { Workload } from "./workload.ts";
+import { startInterrupted, type Workload } from "./workload.ts";
 
 export interface SessionIdentity {
   readonly sandboxId: string;
@@ -195,6 +195,9 @@ export class Session {
         this.#sendEnded(error);
         return undefined;
       }
+    } else if (workload.main === undefined) {
+      this.#sendEnded(startInterrupted());
+      return undefined;
     } else {
       await boundary.resume();
     }

@@ -72,6 +72,7 @@ export class Workload implements AsyncDisposable {
   #layers: readonly IsolationLayer[];
   #mainStarted = Promise.withResolvers<MainProcess>();
   #startedAtMs = 0;
+  #startBegun = false;
 
   constructor(deps: WorkloadDeps) {
     this.#deps = deps;
@@ -118,6 +119,8 @@ export class Workload implements AsyncDisposable {
       throw new RuntimeError("policy_missing", "the accepted configuration carries no policy", {
         next: "Set a policy for the sandbox",
       });
+    if (this.#startBegun) throw startInterrupted();
+    this.#startBegun = true;
     const restrictions = await this.#deps.restrictions(filesystemRules(policy, layout), layout.processLimit);
     this.#layers = [...boundary.isolation, ...(await boundary.confirm(restrictions))];
     const command = spec.command.length > 0 ? spec.command : spec.tty ? [this.shell, "-l"] : IDLE_COMMAND;
@@ -222,6 +225,13 @@ export class Workload implements AsyncDisposable {
     this.#main = main;
     this.#mainStarted.resolve(main);
   }
+}
+
+/** Restrictions hold once a generation: a start that was cut off after them cannot be taken up under another configuration. */
+export function startInterrupted(): RuntimeError {
+  return new RuntimeError("start_interrupted", "the start of the main process was cut off", {
+    next: "Start the sandbox again",
+  });
 }
 
 function applied(revision: string): ComponentResult {
