@@ -1,9 +1,13 @@
-import { enableCompileCache } from "node:module";
+import { enableCompileCache, flushCompileCache } from "node:module";
 import packageJson from "../package.json" with { type: "json" };
 
 /** `gateway.mjs serve [options]`: the gateway process. docs/architecture/gateway.md has its contract. */
 // Compiled code is kept beside the bundle where that can be written: most of a start is compiling.
-if (import.meta.url.endsWith(".mjs")) enableCompileCache(`${import.meta.dirname}/compile-cache`);
+if (import.meta.url.endsWith(".mjs")) {
+  enableCompileCache(`${import.meta.dirname}/compile-cache`);
+  // Soon, since not every gateway ends in an orderly way.
+  setTimeout(flushCompileCache, 3000).unref();
+}
 
 const [command, ...args] = process.argv.slice(2);
 
