@@ -6,9 +6,14 @@ export default defineConfig({
     projects: [
       { test: { name: "unit", include: ["packages/*/src/**/*.test.ts", "tools/**/*.test.ts"], testTimeout: 10_000 } },
       {
+        test: { name: "launcher", include: ["tests/functional/launcher/**/*.test.ts"], testTimeout: 180_000 },
+      },
+      {
         test: {
           name: "system",
           include: ["tests/**/*.test.ts"],
+          // It installs packages, which the test network keeps it from.
+          exclude: ["tests/functional/launcher/**"],
           fileParallelism: false,
           testTimeout: 60_000,
           hookTimeout: 120_000,

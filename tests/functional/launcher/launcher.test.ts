@@ -2,6 +2,7 @@ import { execFile, execFileSync, spawnSync } from "node:child_process";
 import {
   appendFileSync,
   chmodSync,
+  chownSync,
   cpSync,
   existsSync,
   mkdirSync,
@@ -17,10 +18,19 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { promisify } from "node:util";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { mode } from "../../support/modes.ts";
 
 const repository = resolve(import.meta.dirname, "../../..");
 const run = promisify(execFile);
+/** An id that nobody has. */
+const OTHER_USER = 30_500;
+
+/** Without the repository's own tools, which another user may not reach. */
+function systemPath(): string {
+  return (process.env["PATH"] ?? "")
+    .split(":")
+    .filter((folder) => !folder.startsWith(repository))
+    .join(":");
+}
 
 /**
  * A checkout of the launcher with a small program in place of the packages: the launcher's own behaviour is what is
@@ -159,20 +169,28 @@ describe("launcher", () => {
     expect(times[7]).toBeLessThan(10);
   });
 
-  // Root writes everywhere, so a read-only checkout only exists for a user.
-  it.runIf(mode === "user")("builds in the user's cache when the checkout is read-only", async () => {
+  it("builds in the user's cache when the checkout is read-only", async () => {
     writeFileSync(join(checkout, "packages/cli/src/main.ts"), 'console.log("seven");\n');
     rmSync(join(checkout, "node_modules"));
     rmSync(join(checkout, "tools/node/node_modules"), { force: true });
     const before = readFileSync(join(checkout, "dist/stamp"), "utf8");
-    chmodSync(checkout, 0o555);
-    const cache = join(base, "cache/openshell");
+    const home = join(base, "home");
+    mkdirSync(home);
+    chmodSync(base, 0o755);
+    // Root writes everywhere, so it becomes somebody else for this; a user takes its own right away.
+    const asRoot = process.getuid?.() === 0;
+    if (asRoot) chownSync(home, OTHER_USER, OTHER_USER);
+    else chmodSync(checkout, 0o555);
+    const user = asRoot ? { uid: OTHER_USER, gid: OTHER_USER } : {};
+    const env = { ...process.env, PATH: systemPath(), HOME: home, XDG_CACHE_HOME: join(home, "cache") };
+    const again = () => run(join(checkout, "openshell"), [], { env, cwd: "/", ...user });
     try {
-      const { stdout } = await start();
+      const { stdout, stderr } = await again();
       expect(stdout).toBe("seven\n");
+      expect(stderr).toMatch(/the checkout is read-only: building in /);
       expect(readFileSync(join(checkout, "dist/stamp"), "utf8")).toBe(before);
-      expect(readdirSync(cache)).toHaveLength(1);
-      expect(await start()).toEqual({ stdout: "seven\n", stderr: "" });
+      expect(readdirSync(join(home, "cache/openshell"))).toHaveLength(1);
+      expect(await again()).toEqual({ stdout: "seven\n", stderr: "" });
     } finally {
       chmodSync(checkout, 0o755);
     }
