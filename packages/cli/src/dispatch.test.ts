@@ -12,7 +12,7 @@ test("the command is found behind global options", () => {
 });
 
 test("no command, a group alone and --help print help with status 0", async () => {
-  for (const argv of [[], ["--help"], ["-h"]]) {
+  for (const argv of [[], ["--help"], ["-h"], ["help"], ["help", "help"]]) {
     const { code, stdout, stderr } = await runCommandLine(argv);
     expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
     for (const title of [
@@ -29,8 +29,13 @@ test("no command, a group alone and --help print help with status 0", async () =
   for (const argv of [["sandbox"], ["sb", "--help"]]) {
     expect((await runCommandLine(argv)).stdout).toContain("openshell sandbox COMMAND");
   }
-  const { stdout } = await runCommandLine(["sandbox", "exec", "--help"]);
-  expect(stdout).toContain("openshell sandbox exec [SANDBOX] [OPTIONS] -- COMMAND…");
+  for (const argv of [
+    ["sandbox", "exec", "--help"],
+    ["help", "sandbox", "exec"],
+  ]) {
+    const { stdout } = await runCommandLine(argv);
+    expect(stdout).toContain("openshell sandbox exec [SANDBOX] [OPTIONS] -- COMMAND…");
+  }
 });
 
 test("--version in every place", async () => {

@@ -70,6 +70,8 @@ async function route(argv: readonly string[], surroundings: Surroundings): Promi
     await writeAll(surroundings.stdout, rootHelp(helpStyle(surroundings)));
     return EXIT.ok;
   }
+  // People type it: `help`, `help run`, `help sandbox create`.
+  if (word === "help") return route([...argv.toSpliced(argv.indexOf(word), 1), "--help"], surroundings);
   const found = findCommand(word);
   if (found === undefined) throw unknownCommand(word);
   if (!("commands" in found)) return runCommand(found, first.rest, surroundings);

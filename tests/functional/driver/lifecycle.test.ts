@@ -156,11 +156,15 @@ describe("local driver", () => {
     await expectNoDriverLeaks(bench, before);
   });
 
-  it.each(["launch.json", "started.json"])("stops and deletes a sandbox whose %s is damaged", async (file) => {
+  it.each(["launch.json", "started.json"])("lists, stops and deletes a sandbox whose %s is damaged", async (file) => {
     const { driver } = bench;
     const intent = bench.intent();
     const started = await driver.create(intent);
     writeFileSync(join(bench.options.paths.state, "sandboxes", intent.sandboxId, file), "{");
+    // One damaged record must not keep a gateway from starting.
+    expect((await driver.list()).map(({ sandboxId, running }) => [sandboxId, running?.generation])).toEqual([
+      [intent.sandboxId, undefined],
+    ]);
     await driver.stop(intent.sandboxId);
     expect(alive(started.record.pid)).toBe(false);
     expect(await driver.delete(intent.sandboxId)).toEqual({ existed: true });

@@ -331,7 +331,11 @@ class LocalDriver implements ComputeDriver {
 
   async #describe(launched: LaunchRecord): Promise<DriverSandbox> {
     const { folders, processes } = this.#with;
-    const started = await folders.readStarted(launched.sandboxId);
+    // A damaged record tells of nothing that runs: its sandbox can be deleted, and the others are not held up.
+    const started = await folders.readStarted(launched.sandboxId).catch((error: unknown) => {
+      if (error instanceof DriverError && error.code === "state_unreadable") return undefined;
+      throw error;
+    });
     const running =
       started !== undefined && started.generation === launched.generation && isAlive(processes, started.record)
         ? started

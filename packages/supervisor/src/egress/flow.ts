@@ -175,7 +175,7 @@ export class Flow implements Subject, SessionFlow {
     const what = `CONNECT ${authority.host}:${authority.port}`;
     const refusal = failure ?? (await this.#authorise(target));
     const wantsTls = authority.port === 443 && (head.fields.has("user-agent") || head.fields.has("proxy-connection"));
-    if (refusal !== undefined && (refusal.code !== "policy_denied" || !wantsTls)) {
+    if (refusal !== undefined && !wantsTls) {
       await this.#refuseProxy(what, target, refusal);
       return;
     }
