@@ -1,8 +1,19 @@
 import { type ChildProcess, spawn } from "node:child_process";
-import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  rmdirSync,
+  writeFileSync,
+} from "node:fs";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { attachLocalBoundary } from "@openshell/boundary/local/attach.ts";
+import { FRAME_ATTACH_MAIN } from "@openshell/boundary/local/frames.ts";
+import { loadAddon } from "@openshell/boundary/local/native.ts";
 import type { LaunchPlan } from "@openshell/boundary/local/plan.ts";
 import { afterEach, describe, expect, it } from "vitest";
 import { collect, command, openSandbox, outcome, runsAsRoot, type TestSandbox } from "../../support/boundary.ts";
@@ -355,4 +366,38 @@ describe("the end", () => {
     expect(after.mounts).toBe(before.mounts);
     expect(after.fds).toBeLessThanOrEqual(before.fds + 2);
   });
+});
+
+it("a host that fails in the middle of attaching closes each descriptor once", async () => {
+  const sandbox = await sandboxWith();
+  await sandbox.boundary.startMain(command(["sleep", "60"]));
+  await sandbox.boundary[Symbol.asyncDispose]();
+  const addon = loadAddon();
+  const failing = {
+    ...addon,
+    send(channel: object, bytes: Buffer, offset: number): number {
+      if (bytes.readUInt16LE(4) === FRAME_ATTACH_MAIN) throw new Error("cut off");
+      return addon.send(channel, bytes, offset);
+    },
+  };
+  const watched: number[] = [];
+  const open = failing.open;
+  failing.open = (fd, callback, raw) => {
+    if (raw) watched.push(fd);
+    return open(fd, callback, raw);
+  };
+  await expect(attachLocalBoundary({ ...sandbox.attachOptions(), addon: failing })).rejects.toMatchObject({
+    code: "boundary_lost",
+  });
+  // Closed while it is still watched, it would abort the process; closed twice, it would be another's the second time.
+  expect(watched).toHaveLength(1);
+  expect(() => fstatSync(watched[0]!)).not.toThrow();
+  await until(
+    "init's pidfd is closed",
+    () => readdirSync("/proc/self/fd").every((name) => Number(name) !== watched[0]),
+    7_000,
+  );
+  const other = openSync("/dev/null", "r");
+  await pause(1_000);
+  expect(() => closeSync(other)).not.toThrow();
 });

@@ -61,6 +61,7 @@ export async function attachLocalBoundary(options: AttachOptions): Promise<Local
   const addon = options.addon ?? loadAddon();
   const fd = connect(addon, options.socketPath);
   const owned: number[] = [];
+  let pidFd: number | undefined;
   const routes = { boundary: undefined as LocalBoundary | undefined, closed: undefined as string | undefined };
   let channel: MessageChannel | undefined;
   let identifier: MessageChannel | undefined;
@@ -77,7 +78,7 @@ export async function attachLocalBoundary(options: AttachOptions): Promise<Local
       },
     });
     const hello = await sayHello(channel, options);
-    if (hello.pidFd !== undefined) owned.push(hello.pidFd);
+    pidFd = hello.pidFd;
     const rows = await fetchListeners(channel, hello.listeners, owned);
     const capture = checkListeners(addon, rows, hello.mode, options.expected.netnsCookie);
     identifier = await openIdentifier(addon, channel);
@@ -102,8 +103,13 @@ export async function attachLocalBoundary(options: AttachOptions): Promise<Local
     if (routes.closed !== undefined) throw boundaryLost(routes.closed);
     return boundary;
   } catch (error) {
-    identifier?.close("attachment failed");
-    channel?.close("attachment failed");
+    // From its making on the boundary itself closes the connections and init's pidfd; the sockets are nobody's yet.
+    void routes.boundary?.[Symbol.asyncDispose]();
+    if (routes.boundary === undefined) {
+      identifier?.close("attachment failed");
+      channel?.close("attachment failed");
+      if (pidFd !== undefined) closeDescriptors([pidFd]);
+    }
     closeDescriptors(owned);
     throw error;
   }

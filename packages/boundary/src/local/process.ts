@@ -1,7 +1,9 @@
+import { fstatSync } from "node:fs";
 import { Socket } from "node:net";
 import type { Duplex, Readable, Writable } from "node:stream";
+import { isatty } from "node:tty";
 import type { ExitStatus, SandboxProcess } from "../boundary.ts";
-import { boundaryLost } from "./boundary-error.ts";
+import { boundaryLost, boundaryUntrusted } from "./boundary-error.ts";
 import type { Addon } from "./native.ts";
 import { PtyStream } from "./pty-stream.ts";
 
@@ -15,6 +17,7 @@ export interface ProcessStreams {
 
 /** `fds`: stdin, stdout, stderr, each undefined when init has closed it; or the terminal's master end alone. */
 export function openStreams(addon: Addon, fds: readonly (number | undefined)[], terminal: boolean): ProcessStreams {
+  checkStreams(fds, terminal);
   const [first, second, third] = fds;
   if (terminal) {
     const stream = first === undefined ? undefined : new PtyStream(first, addon.duplicate(first));
@@ -23,6 +26,16 @@ export function openStreams(addon: Addon, fds: readonly (number | undefined)[], 
     return { stdin: ends, stdout: ends, stderr: undefined, terminal: stream };
   }
   return { stdin: writer(first), stdout: reader(second), stderr: reader(third), terminal: undefined };
+}
+
+/** Before any stream owns any descriptor, so that a refusal leaves them all to the caller. Init's word is not enough. */
+function checkStreams(fds: readonly (number | undefined)[], terminal: boolean): void {
+  for (const fd of fds) {
+    if (fd === undefined) continue;
+    if (terminal ? !isatty(fd) : !fstatSync(fd).isFIFO()) {
+      throw boundaryUntrusted(`a process's ${terminal ? "terminal is none" : "stream is not a pipe"}`);
+    }
+  }
 }
 
 function ignore(): void {}
