@@ -5,8 +5,6 @@ export const Limits = {
   /** Local reconnects: the gateway is on this machine, so a quarter of a second is long (DESIGN §3). Milliseconds. */
   reconnectMaximumMs: 250,
   reconnectMinimumMs: 20,
-  /** A gateway that accepts a connection answers a hello within this time or the connection is given up. */
-  acceptTimeoutMs: 45_000,
   /** What a main process wrote and nobody has read yet; the reference keeps as much. */
   outputLogBytes: 1024 * 1024,
   /** How long output waits for an awaited attachment before the oldest may be lost. */
@@ -29,6 +27,6 @@ export const Limits = {
   logFlushMs: 50,
   /** Sandboxes of one host. */
   sandboxes: 4_096,
-  /** Two shown hosts a start: the gateway ends an idle host itself after 10 minutes. */
+  /** A third of what the gateway allows, so that two may be late. */
   heartbeatMs: 10_000,
 } as const;

@@ -19,6 +19,10 @@ export class BoundedQueue<T> implements AsyncIterableIterator<T> {
     return this.#ended;
   }
 
+  get size(): number {
+    return this.#items.length;
+  }
+
   /** Adds an item; resolves when the queue has room for the next one. False when the queue is closed and the item was dropped. */
   async push(item: T): Promise<boolean> {
     if (this.#ended) return false;

@@ -49,8 +49,11 @@ export interface HostEnd {
 export class Host implements AsyncDisposable {
   readonly #deps: HostDeps;
   readonly #sandboxes = new Map<string, Held>();
+  /** Sandboxes that are being let go of. */
+  readonly #leaving = new Map<string, Promise<void>>();
   readonly #stop = new AbortController();
   #uplink: BoundedQueue<HostUplink> | undefined;
+  #away = false;
 
   constructor(deps: HostDeps) {
     this.#deps = deps;
@@ -76,7 +79,9 @@ export class Host implements AsyncDisposable {
         if (end !== undefined) return end;
       } catch (error) {
         if (this.#stop.signal.aborted) return { reason: "stopped", code: 0 };
-        log.warn({ err: describeError(error) }, "the gateway is away; dialling again");
+        // Once an absence: a host may be without its gateway for days.
+        if (!this.#away) log.warn({ err: describeError(error) }, "the gateway is away; dialling until it is back");
+        this.#away = true;
       }
       if (this.#stop.signal.aborted) return { reason: "stopped", code: 0 };
       link.reset();
@@ -126,7 +131,11 @@ export class Host implements AsyncDisposable {
     });
     try {
       for await (const message of stream) {
-        if (message.message.case === "accepted") void this.#beat(stopBeat.signal, clock);
+        if (message.message.case === "accepted") {
+          if (this.#away) this.#deps.log.info({}, "the gateway is back");
+          this.#away = false;
+          void this.#beat(stopBeat.signal, clock);
+        }
         const end = await this.#handle(message);
         if (end !== undefined) return end;
       }
@@ -176,35 +185,53 @@ export class Host implements AsyncDisposable {
       );
       return;
     }
-    const held: Held = { id: sandboxId, generation, supervisor: undefined, released: false };
+    const held: Held = {
+      id: sandboxId,
+      generation,
+      supervisor: undefined,
+      opening: Promise.resolve(),
+      released: false,
+    };
     this.#sandboxes.set(sandboxId, held);
+    held.opening = this.#open(held, assignment);
     void this.#hold(held, assignment);
+  }
+
+  /** What held the sandbox before lets go first: of two attachments to one init the later one stays. */
+  async #open(held: Held, assignment: AttachSandbox): Promise<void> {
+    await this.#leaving.get(held.id);
+    if (!held.released) held.supervisor = await this.#deps.open(assignment);
   }
 
   async #hold(held: Held, assignment: AttachSandbox): Promise<void> {
     const { log } = this.#deps;
     const fields = { [LogField.sandboxId]: held.id, [LogField.generation]: String(held.generation) };
     try {
-      const supervisor = await this.#deps.open(assignment);
-      held.supervisor = supervisor;
-      if (held.released) {
-        await supervisor[Symbol.asyncDispose]();
-        return;
-      }
+      await held.opening;
+      if (held.released || held.supervisor === undefined) return;
       log.info(fields, "attached");
-      const end = await supervisor.run();
+      const end = await held.supervisor.run();
       log.info({ ...fields, reason: end.reason }, end.kind);
     } catch (error) {
       log.error({ ...fields, err: describeError(error) }, "attaching to the sandbox failed");
-      this.#attachFailed(assignment, error);
+      if (!held.released) this.#attachFailed(assignment, error);
     }
     await this.#release(held);
   }
 
+  /** Says that the sandbox is let go of when it is: an attachment under way ends first. */
   async #release(held: Held): Promise<void> {
     if (held.released) return;
     held.released = true;
     if (this.#sandboxes.get(held.id) === held) this.#sandboxes.delete(held.id);
+    const leaving = this.#leave(held);
+    this.#leaving.set(held.id, leaving);
+    await leaving;
+    if (this.#leaving.get(held.id) === leaving) this.#leaving.delete(held.id);
+  }
+
+  async #leave(held: Held): Promise<void> {
+    await held.opening.catch(() => {});
     await held.supervisor?.[Symbol.asyncDispose]().catch((error: unknown) =>
       this.#deps.log.error({ err: describeError(error) }, "letting go of a sandbox failed"),
     );
@@ -255,5 +282,7 @@ interface Held {
   readonly id: string;
   readonly generation: bigint;
   supervisor: SandboxSupervisor | undefined;
+  /** Rejects when attaching failed. */
+  opening: Promise<void>;
   released: boolean;
 }

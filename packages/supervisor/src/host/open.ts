@@ -139,7 +139,7 @@ function placeOf(error: unknown): string {
 /** The sandbox's sockets are not served before the first accepted configuration: until then connections wait in the kernel. */
 class ServedOnPublication implements EgressPort {
   readonly #egress: SandboxEgress;
-  #served = false;
+  #served: Promise<void> | undefined;
 
   constructor(egress: SandboxEgress) {
     this.#egress = egress;
@@ -147,9 +147,9 @@ class ServedOnPublication implements EgressPort {
 
   async publish(configuration: CompiledConfiguration): Promise<void> {
     this.#egress.publish(configuration);
-    if (this.#served) return;
-    this.#served = true;
-    await this.#egress.start();
+    // Sockets that could not be served once fail every publication: a workload never runs with a dead network unnoticed.
+    this.#served ??= this.#egress.start();
+    await this.#served;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

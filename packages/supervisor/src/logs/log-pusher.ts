@@ -26,11 +26,14 @@ export class LogPusher {
   #lines: LogLine[] = [];
   #bytes = 0;
   #dropped = 0n;
-  #send: ((batch: LogBatch) => void) | undefined;
+  #send: ((batch: LogBatch) => boolean) | undefined;
   #timer: NodeJS.Timeout | undefined;
 
-  /** Where batches go while a session is up; undefined keeps lines (bounded) for the next session. */
-  connect(send: ((batch: LogBatch) => void) | undefined): void {
+  /**
+   * Where batches go while a session is up; undefined keeps lines (bounded) for the next session. False: the batch was not
+   * taken, its lines are dropped and counted.
+   */
+  connect(send: ((batch: LogBatch) => boolean) | undefined): void {
     this.#send = send;
     if (send !== undefined && this.#lines.length > 0) this.#schedule();
   }
@@ -63,8 +66,8 @@ export class LogPusher {
     if (send === undefined) return;
     while (this.#lines.length > 0) {
       const lines = this.#lines.splice(0, Limits.logBatchLines);
-      send(create(LogBatchSchema, { lines, dropped: this.#dropped }));
-      this.#dropped = 0n;
+      if (send(create(LogBatchSchema, { lines, dropped: this.#dropped }))) this.#dropped = 0n;
+      else this.#dropped += BigInt(lines.length);
     }
     this.#bytes = 0;
   }

@@ -54,11 +54,15 @@ describe("supervisor session", () => {
   let supervisor: SandboxSupervisor;
   let published: CompiledConfiguration[];
   let end: Promise<SupervisorEnd>;
+  let egressFails: boolean;
+  let warnings: string[];
 
   beforeEach(async () => {
     gateway = await FakeGateway.start();
     boundary = new FakeBoundary();
     published = [];
+    egressFails = false;
+    warnings = [];
     const assignment = create(AttachSandboxSchema, {
       sandboxId: "sandbox-1",
       generation: 1n,
@@ -66,7 +70,14 @@ describe("supervisor session", () => {
       local: { layout },
     });
     const pusher = new LogPusher();
-    const log = new SandboxLog(pusher, systemClock, (text) => text);
+    const log = new SandboxLog(
+      pusher,
+      systemClock,
+      (text) => text,
+      (level, message) => {
+        if (level === "warn") warnings.push(message);
+      },
+    );
     const workload = new Workload({
       assignment,
       layout,
@@ -77,7 +88,9 @@ describe("supervisor session", () => {
       restrictions: async () => ({ landlock: undefined, seccomp: new Uint8Array(), rlimits: [], umask: 0o022 }),
       egress: {
         publish: async (configuration) => void published.push(configuration),
-        [Symbol.asyncDispose]: async () => {},
+        [Symbol.asyncDispose]: async () => {
+          if (egressFails) throw new Error("stuck");
+        },
       },
     });
     supervisor = new SandboxSupervisor({
@@ -384,5 +397,19 @@ describe("supervisor session", () => {
     await session.expect("bootstrapResult");
     expect((await session.expect("ended")).reason).toMatchObject({ code: "start_interrupted" });
     expect(boundary.resumed).toBe(0);
+  });
+  it("tells once that its session was lost, however long the gateway is away", async () => {
+    await running();
+    await gateway[Symbol.asyncDispose]();
+    await new Promise((resolve) => setTimeout(resolve, 700));
+    expect(warnings).toHaveLength(1);
+    expect(warnings[0]).toMatch(/^the session was lost/);
+  });
+  it("lets go of the boundary even when egress cannot be ended", async () => {
+    await running();
+    egressFails = true;
+    await expect(supervisor[Symbol.asyncDispose]()).rejects.toThrow("stuck");
+    egressFails = false;
+    expect(await boundary.ended).toMatchObject({ kind: "terminated" });
   });
 });

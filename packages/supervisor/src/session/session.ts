@@ -74,6 +74,11 @@ export class Session {
     this.#deps = deps;
   }
 
+  /** Whether the gateway accepted this session. */
+  get accepted(): boolean {
+    return this.#accepted;
+  }
+
   /** Runs until the stream ends; `signal` ends it from this side. */
   async run(signal: AbortSignal): Promise<SessionEnd> {
     const { identity, link, pusher } = this.#deps;
@@ -174,7 +179,7 @@ export class Session {
       throw new RuntimeError("incomplete_acceptance", "the acceptance lacks a component");
     }
     this.#accepted = true;
-    pusher.connect((batch) => this.#uplink.send({ case: "logs", value: batch }));
+    pusher.connect((batch) => this.#uplink.sendLogs(batch));
     const outcome = await workload.bootstrap(sandboxConfig, providerEnvironment);
     this.#uplink.send({
       case: "bootstrapResult",

@@ -79,6 +79,7 @@ export class SandboxSupervisor implements AsyncDisposable {
       (end): SupervisorEnd => ({ kind: end.kind === "detached" ? "detached" : "sandbox_ended", reason: end.reason }),
     );
     let epoch = 0n;
+    let away = false;
     let backoff: number = Limits.reconnectMinimumMs;
     const layout = assignment.local?.layout;
     for (;;) {
@@ -106,7 +107,10 @@ export class SandboxSupervisor implements AsyncDisposable {
         log.error(`the gateway rejected the session: ${outcome.reason}`);
         return { kind: "rejected", reason: outcome.reason };
       }
-      if (outcome.kind === "lost") log.warn(`the session was lost: ${describeError(outcome.error)}`);
+      // Once an absence: without a gateway this goes on four times a second, and would push everything else out of the log.
+      if (session.accepted) away = false;
+      if (outcome.kind === "lost" && !away) log.warn(`the session was lost: ${describeError(outcome.error)}`);
+      away = true;
       if (clock.monotonic() - startedAt > 1_000) backoff = Limits.reconnectMinimumMs;
       await Promise.race([clock.sleep(backoff, { signal: this.#stop.signal }).catch(() => {}), ended]);
       backoff = Math.min(backoff * 2, Limits.reconnectMaximumMs);

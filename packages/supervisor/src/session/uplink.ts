@@ -1,5 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import {
+  type LogBatch,
   type SupervisorUplink,
   SupervisorUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
@@ -7,6 +8,8 @@ import { BoundedQueue } from "../exec/queue.ts";
 
 /** Messages of one session that wait for the gateway; a gateway that stops reading ends the session. */
 const QUEUE_LIMIT = 1_024;
+/** Log batches (≤ 256 KiB each) are not added to more waiting messages than this. */
+const LOG_QUEUE_LIMIT = 8;
 
 /** The sending half of one ConnectSupervisor stream. */
 export class Uplink {
@@ -21,6 +24,11 @@ export class Uplink {
     const accepted = this.#queue.offer(create(SupervisorUplinkSchema, { message }));
     if (!accepted) this.#queue.end();
     return accepted;
+  }
+
+  /** False, and nothing is sent, while the gateway lags: lines are not worth a session. */
+  sendLogs(batch: LogBatch): boolean {
+    return this.#queue.size < LOG_QUEUE_LIMIT && this.send({ case: "logs", value: batch });
   }
 
   end(): void {

@@ -205,11 +205,13 @@ export class Workload implements AsyncDisposable {
     throw new RuntimeError("relay_start_missing", "the relay did not begin with what to run");
   }
 
+  /** Each part is let go of even when another one fails to. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#mainStarted.reject(new RuntimeError("sandbox_ended", "the sandbox ended before its main process started"));
-    await this.#deps.egress[Symbol.asyncDispose]();
-    await this.#deps.boundary[Symbol.asyncDispose]();
-    await this.#deps.dispose?.();
+    await using stack = new AsyncDisposableStack();
+    stack.defer(async () => this.#deps.dispose?.());
+    stack.use(this.#deps.boundary);
+    stack.use(this.#deps.egress);
   }
 
   async #activate(

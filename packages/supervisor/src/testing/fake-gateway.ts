@@ -105,6 +105,6 @@ export class FakeGateway implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.cut();
     await new Promise<void>((resolve) => this.#server.close(() => resolve()));
-    await rm(this.#folder, { recursive: true });
+    await rm(this.#folder, { recursive: true, force: true });
   }
 }

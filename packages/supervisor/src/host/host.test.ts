@@ -1,0 +1,108 @@
+import { create } from "@bufbuild/protobuf";
+import {
+  type AttachSandbox,
+  AttachSandboxSchema,
+  type HostDownlink,
+  HostDownlinkSchema,
+  type HostUplink,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { systemClock } from "@openshell/base";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { BoundedQueue } from "../exec/queue.ts";
+import type { SandboxSupervisor, SupervisorEnd } from "../session/supervisor.ts";
+import { Host } from "./host.ts";
+import type { GatewayLink } from "./link.ts";
+
+/** A supervisor that runs until it is disposed. */
+function supervisor(events: string[], name: string): SandboxSupervisor {
+  const end = Promise.withResolvers<SupervisorEnd>();
+  return {
+    mainProcessRunning: false,
+    renew: () => {},
+    run: () => end.promise,
+    [Symbol.asyncDispose]: async () => {
+      events.push(`${name} disposed`);
+      end.resolve({ kind: "detached", reason: "" });
+    },
+  } as unknown as SandboxSupervisor;
+}
+
+describe("Host", () => {
+  const events: string[] = [];
+  let down: BoundedQueue<HostDownlink>;
+  let up: AsyncIterator<HostUplink>;
+  let open: (assignment: AttachSandbox) => Promise<SandboxSupervisor>;
+  let host: Host;
+  let dials: number;
+  let refuse: boolean;
+  const log = { info: vi.fn(), warn: vi.fn(), error: vi.fn() };
+  beforeEach(() => {
+    events.length = 0;
+    dials = 0;
+    refuse = false;
+    log.warn.mockClear();
+    down = new BoundedQueue(100);
+    const link = {
+      reset: () => {},
+      sessions: {
+        connectHost: (messages: AsyncIterable<HostUplink>) => {
+          dials += 1;
+          if (refuse) throw new Error("nobody listens");
+          up = messages[Symbol.asyncIterator]();
+          return down;
+        },
+      },
+    } as unknown as GatewayLink;
+    host = new Host({
+      hostId: "h",
+      instanceId: "i",
+      build: "b",
+      secret: "s",
+      link,
+      clock: systemClock,
+      log,
+      open: (assignment) => open(assignment),
+    });
+  });
+  afterEach(() => host[Symbol.asyncDispose]());
+  const tell = (message: HostDownlink["message"]) => down.offer(create(HostDownlinkSchema, { message }));
+  const attach = () => create(AttachSandboxSchema, { sandboxId: "x", generation: 1n });
+
+  it("says that it let go of a sandbox only when an attachment under way has ended as well", async () => {
+    const opening = Promise.withResolvers<SandboxSupervisor>();
+    open = () => opening.promise;
+    void host.run();
+    tell({ case: "attach", value: attach() });
+    tell({ case: "detach", value: { sandboxId: "x", generation: 1n } as never });
+    await up.next();
+    const next = up.next().then((message) => events.push(String(message.value?.message.case)));
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    opening.resolve(supervisor(events, "first"));
+    await next;
+    expect(events).toEqual(["first disposed", "detached"]);
+  });
+
+  it("attaches anew only after it let go, so that the newer attachment is the one that stays", async () => {
+    const first = Promise.withResolvers<SandboxSupervisor>();
+    let opens = 0;
+    open = async () => {
+      opens += 1;
+      events.push(`open ${opens}`);
+      return opens === 1 ? first.promise : supervisor(events, "second");
+    };
+    void host.run();
+    tell({ case: "attach", value: attach() });
+    tell({ case: "detach", value: { sandboxId: "x", generation: 1n } as never });
+    tell({ case: "attach", value: attach() });
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    first.resolve(supervisor(events, "first"));
+    await vi.waitFor(() => expect(events).toEqual(["open 1", "first disposed", "open 2"]));
+  });
+
+  it("tells once that the gateway is away, however long it is", async () => {
+    refuse = true;
+    void host.run();
+    await vi.waitFor(() => expect(dials).toBeGreaterThan(4), { timeout: 3_000 });
+    expect(log.warn).toHaveBeenCalledTimes(1);
+  });
+});
