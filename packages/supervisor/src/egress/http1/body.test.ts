@@ -95,6 +95,20 @@ describe("chunked bodies", () => {
     expect(to.sent()).toBe("3\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\n");
   });
 
+  test("gathers what was cut into very many small chunks", async () => {
+    const from = pipedChannel();
+    const to = pipedChannel();
+    from.feed(`${"1\r\nx\r\n".repeat(5_000)}0\r\n\r\n`);
+    await copyBody(openBody(from.channel, chunked), to.channel, new BodyWriter(to.channel, "chunked", 1_000), 1_000);
+    const sizes = [...to.sent().matchAll(/([0-9a-f]+)\r\n(x*)\r\n/g)].map((match) => {
+      expect(match[2]!.length).toBe(Number.parseInt(match[1]!, 16));
+      return match[2]!.length;
+    });
+    expect(sizes.reduce((sum, size) => sum + size, 0)).toBe(5_000);
+    expect(sizes.length).toBeLessThan(100);
+    expect(to.sent().endsWith("0\r\n\r\n")).toBe(true);
+  });
+
   test("that break off are never finished", async () => {
     const from = pipedChannel();
     const to = pipedChannel();

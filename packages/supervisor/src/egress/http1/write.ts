@@ -39,11 +39,19 @@ export function formatHead(startLine: string, fields: Fields): string {
 
 export type OutgoingFraming = "none" | "length" | "chunked" | "until_close";
 
+/** So many pieces of one read keep their borders; further small ones are gathered, up to so many bytes in one write. */
+const KEPT_PIECES = 64;
+const SMALL_PIECE_BYTES = 1_024;
+const GATHERED_BYTES = 16_384;
+
 /** Passes pieces on with a back-pressure wait each; `chunked` frames them anew. */
 export class BodyWriter {
   readonly #channel: Channel;
   readonly #framing: OutgoingFraming;
   readonly #limitMs: number;
+  #small: Buffer[] = [];
+  #smallBytes = 0;
+  #pieces = 0;
 
   constructor(channel: Channel, framing: OutgoingFraming, limitMs: number) {
     this.#channel = channel;
@@ -51,8 +59,36 @@ export class BodyWriter {
     this.#limitMs = limitMs;
   }
 
+  /**
+   * Many small pieces wait for each other until `flush`: a body cut into chunks of one byte would otherwise cost thousands
+   * of writes for one read, and hold up every other sandbox of the host.
+   */
   write(piece: Buffer): Promise<void> | undefined {
     if (piece.length === 0) return undefined;
+    this.#pieces += 1;
+    if (piece.length < SMALL_PIECE_BYTES && this.#pieces > KEPT_PIECES) {
+      this.#small.push(piece);
+      this.#smallBytes += piece.length;
+      return this.#smallBytes < GATHERED_BYTES ? undefined : this.flush();
+    }
+    const before = this.#smallBytes === 0 ? undefined : this.flush();
+    const wait = this.#send(piece);
+    return before === undefined || wait === undefined
+      ? (before ?? wait)
+      : Promise.all([before, wait]).then(() => undefined);
+  }
+
+  /** Sends what waits. Before any wait for more, so that nothing is ever held back from a slow stream. */
+  flush(): Promise<void> | undefined {
+    this.#pieces = 0;
+    if (this.#smallBytes === 0) return undefined;
+    const piece = this.#small.length === 1 ? this.#small[0]! : Buffer.concat(this.#small, this.#smallBytes);
+    this.#small = [];
+    this.#smallBytes = 0;
+    return this.#send(piece);
+  }
+
+  #send(piece: Buffer): Promise<void> | undefined {
     if (this.#framing !== "chunked") return this.#channel.write(piece, this.#limitMs);
     this.#channel.cork();
     try {
@@ -69,8 +105,12 @@ export class BodyWriter {
 
   /** Only after a complete body: a broken one must stay visibly broken. */
   end(trailers: Fields | undefined): Promise<void> | undefined {
-    if (this.#framing !== "chunked") return undefined;
-    return this.#channel.write(formatHead("0", trailers ?? new Fields()), this.#limitMs, "latin1");
+    const before = this.flush();
+    if (this.#framing !== "chunked") return before;
+    const wait = this.#channel.write(formatHead("0", trailers ?? new Fields()), this.#limitMs, "latin1");
+    return before === undefined || wait === undefined
+      ? (before ?? wait)
+      : Promise.all([before, wait]).then(() => undefined);
   }
 }
 
@@ -94,8 +134,12 @@ export async function copyBody(body: Body, to: Channel, writer: BodyWriter, limi
       const next = body.next(limitMs);
       let piece: Buffer | null;
       if (next instanceof Promise) {
+        const sent = writer.flush();
         flush();
+        // Waited for below; if the body breaks first, that is the failure to tell.
+        sent?.catch(() => undefined);
         piece = await next;
+        if (sent !== undefined) await sent;
         cork();
       } else piece = next;
       if (piece === null) break;
@@ -109,6 +153,10 @@ export async function copyBody(body: Body, to: Channel, writer: BodyWriter, limi
     const wait = writer.end(body.trailers);
     flush();
     if (wait !== undefined) await wait;
+  } catch (error) {
+    // What came before the break is passed on, as it would have been.
+    void writer.flush()?.catch(() => undefined);
+    throw error;
   } finally {
     flush();
   }
