@@ -31,7 +31,7 @@ interface ChatRequest {
   readonly tools?: readonly { readonly function: { readonly name: string } }[];
 }
 
-const MODEL = "stand-in-1";
+const MODEL = "model-1";
 /** Pieces in which text and arguments are streamed, as models do: small enough to be split inside words. */
 const PIECE_CHARACTERS = 7;
 const MAX_BODY_BYTES = 8 * 1024 * 1024;

@@ -1,5 +1,5 @@
 import { cpSync, lstatSync, mkdirSync, readdirSync, readFileSync, statSync } from "node:fs";
-import { dirname, join, resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import type { RunResult } from "../../support/command.ts";
 import { runOk } from "../../support/command.ts";
@@ -74,7 +74,7 @@ beforeAll(async () => {
   result = await openshell.run(
     [
       ...["run", "--name", "agent", "--keep", "--policy", join(own, "policy.yaml"), "--provider", "model"],
-      ...["--volume", `${dirname(requiredProgram("opencode"))}:/opt/opencode:ro`],
+      ...["--volume", `${requiredProgram("opencode")}:/opt/opencode/opencode:ro`],
       ...["--volume", `${join(own, "opencode.json")}:/sandbox/.config/opencode/opencode.json:ro`],
       ...["--volume", `${repository}:/work`],
       ...["--", "/opt/opencode/opencode", "run", "Write hello.txt, build, and ask the other host."],
@@ -82,8 +82,6 @@ beforeAll(async () => {
     { cwd: repository, timeoutMs: AGENT_TIMEOUT_MS },
   );
   logs = await openshell.ok(["logs", "agent", "-n", "1000"]);
-  if (process.env["OPENSHELL_TEST_SHOW"])
-    console.log(result.exitCode, result.stdout, result.stderr, logs, model.results);
 }, 240_000);
 
 afterAll(async () => {
