@@ -33,13 +33,13 @@ export async function run(context: Context, args: Args): Promise<number> {
     return EXIT.ok;
   }
   const sandboxes = args.value("sandboxes") ?? "refuse";
+  using progress = Progress.start(context.surroundings.stderr, context.err, "Stopping the gateway");
   try {
     if (endpoint.kind === "unix") await localStop(endpoint, sandboxes);
   } catch (error) {
     // A live process that does not answer on its socket is about to end, or hangs: waiting tells which.
     if (!(error instanceof UnreachableError)) throw error;
   }
-  using progress = Progress.start(context.surroundings.stderr, context.err, "Stopping the gateway");
   await waitForEnd(paths, record, sandboxes === "stop" ? STOP_WITH_SANDBOXES_TIMEOUT_MS : STOP_TIMEOUT_MS);
   progress.stop();
   await context.success(`Gateway ${name} stopped${sandboxes === "keep" ? "; sandboxes keep running" : ""}.`);

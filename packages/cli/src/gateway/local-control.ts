@@ -13,6 +13,8 @@ export interface LocalStatus {
 
 /** Milliseconds. */
 const LIMIT_MS = 10_000;
+/** A gateway that is to end its sandboxes answers when they have ended, for which it has 30 s. */
+const STOP_SANDBOXES_LIMIT_MS = 40_000;
 const MAX_BYTES = 64 * 1024;
 
 /** `GET /local/status`. Throws RpcError when nobody answers. */
@@ -24,7 +26,8 @@ export async function localStatus(endpoint: Endpoint & { readonly kind: "unix" }
 
 /** `POST /local/stop`: resolves when the gateway has agreed to stop. Throws its refusal. */
 export async function localStop(endpoint: Endpoint & { readonly kind: "unix" }, sandboxes: string): Promise<void> {
-  const { status, body } = await ask(endpoint, "POST", `/local/stop?sandboxes=${sandboxes}`);
+  const limitMs = sandboxes === "stop" ? STOP_SANDBOXES_LIMIT_MS : LIMIT_MS;
+  const { status, body } = await ask(endpoint, "POST", `/local/stop?sandboxes=${sandboxes}`, limitMs);
   if (status !== 202) throw refusal(status, body);
 }
 
@@ -34,14 +37,19 @@ function refusal(status: number, body: Readonly<Record<string, unknown>>): CliEr
   return new CliError(message, { next: typeof body["next"] === "string" ? body["next"] : "See the gateway's log" });
 }
 
-async function ask(endpoint: Endpoint & { readonly kind: "unix" }, method: "GET" | "POST", path: string) {
+async function ask(
+  endpoint: Endpoint & { readonly kind: "unix" },
+  method: "GET" | "POST",
+  path: string,
+  limitMs = LIMIT_MS,
+) {
   const { request } = process.getBuiltinModule("node:http");
   const call = request({
     socketPath: endpoint.path,
     method,
     path,
     headers: { host: "localhost", "content-length": 0 },
-    timeout: LIMIT_MS,
+    timeout: limitMs,
   });
   call.once("timeout", () => call.destroy(new Error("no answer in time")));
   call.end();

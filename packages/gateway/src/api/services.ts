@@ -200,7 +200,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
 
     async stopSandboxes(limitMs) {
       const ids = await running();
-      const stops = ids.map(async (id) => {
+      const stopOne = async (id: string): Promise<void> => {
         const message = "the gateway is stopping";
         await store.modifySandbox(id, ({ status }) =>
           wantsToRun(status.phase)
@@ -208,10 +208,13 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
             : undefined,
         );
         await controller.request(id);
-      });
+      };
+      const stops = ids.map((id) =>
+        stopOne(id).catch((error: unknown) => log.error({ sandbox_id: id, err: error }, describeError(error))),
+      );
       const timer = new AbortController();
       const limit = clock.sleep(limitMs, { signal: timer.signal, unref: true }).catch(() => {});
-      await Promise.race([Promise.allSettled(stops), limit]);
+      await Promise.race([Promise.all(stops), limit]);
       timer.abort(DONE);
       return (await running()).length;
     },

@@ -21,6 +21,7 @@ function fromStore(error: StoreError): ApiError | undefined {
       return new ApiError(Code.AlreadyExists, error.message, { next: "Choose another name" });
     case "store_not_found":
       return notFound(kind, "");
+    case "store_full":
     case "store_limit_reached":
       return resourceExhausted(error.message, { next: error.next });
     case "store_overloaded":

@@ -159,6 +159,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   const control = localControlRoute({
     record: () => record,
     runningSandboxes: () => services.runningSandboxes(),
+    stopSandboxes: () => services.stopSandboxes(STOP_SANDBOXES_LIMIT_MS),
     hosts: () => hosts.current().length,
     stop: (sandboxes) => wish.resolve({ sandboxes, reason: "asked through the users' socket", failed: false }),
   });

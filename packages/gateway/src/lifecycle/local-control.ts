@@ -8,6 +8,8 @@ export interface LocalControl {
   readonly record: () => GatewayRecord | undefined;
   readonly runningSandboxes: () => Promise<number>;
   readonly hosts: () => number;
+  /** Stops all of them; how many did not stop in time. */
+  readonly stopSandboxes: () => Promise<number>;
   /** Begins to stop; returns at once. */
   readonly stop: (sandboxes: Exclude<SandboxesAtStop, "refuse">) => void;
 }
@@ -56,6 +58,17 @@ async function stop(control: LocalControl, request: AnyRequest, response: AnyRes
         sandboxes,
         message: what,
         next: "Say --sandboxes keep to leave them running, or --sandboxes stop to end them",
+      });
+      return;
+    }
+    // Before anything ends: a gateway that cannot stop its sandboxes goes on watching them, and says so.
+    const left = wanted === "stop" ? await control.stopSandboxes() : 0;
+    if (left > 0) {
+      answerJson(response, 409, {
+        code: "sandboxes_running",
+        sandboxes: left,
+        message: left === 1 ? "1 sandbox did not stop" : `${left} sandboxes did not stop`,
+        next: "See the gateway's log for the reason; --sandboxes keep stops the gateway without them",
       });
       return;
     }

@@ -12,6 +12,8 @@ export type StoreErrorCode =
   | "store_limit_reached"
   /** More writes wait than the queue holds. Nothing was done. */
   | "store_overloaded"
+  /** The disk, or the user's quota on it, is full. Nothing was stored. */
+  | "store_full"
   /** The database refused the write; nothing of it was stored. */
   | "store_write_failed"
   /** The writer is closed or has failed. */

@@ -196,7 +196,7 @@ describe("WriterCore", () => {
     for (let index = 0; index < 100; index++) {
       const [outcome] = core.run([[insert(`s${index}`)]]);
       if (outcome!.ok) stored++;
-      else expect(outcome).toMatchObject({ code: "store_write_failed" });
+      else expect(outcome).toMatchObject({ code: "store_full" });
     }
     expect(stored).toBeGreaterThan(0);
     expect(stored).toBeLessThan(100);

@@ -15,6 +15,8 @@ export type BatchOutcome =
 
 /** SQLITE_CONSTRAINT_PRIMARYKEY and SQLITE_CONSTRAINT_UNIQUE, https://www.sqlite.org/rescode.html. */
 const UNIQUE_VIOLATIONS: readonly number[] = [1555, 2067];
+/** SQLITE_FULL, the low byte of every code for a disk without room. */
+const DISK_FULL = 13;
 /** Pages in the WAL (4 KiB each) after which a commit copies them back: 4 MiB keeps reads quick and the file small. */
 const CHECKPOINT_PAGES = 1_000;
 /** Nobody else writes; this covers a reader that recovers the WAL after a crash. Milliseconds. */
@@ -46,7 +48,7 @@ export class WriterCore {
     } catch (error) {
       this.#rollback();
       const detail = (error as Error).message;
-      return batches.map(() => ({ ok: false, code: "store_write_failed", subject: "", detail }));
+      return batches.map(() => ({ ok: false, code: failureCode(error), subject: "", detail }));
     }
   }
 
@@ -57,13 +59,17 @@ export class WriterCore {
 
   #runBatch(batch: Batch): BatchOutcome {
     this.#database.exec("savepoint batch");
-    const outcome = this.#tryBatch(batch);
-    // A disk error may have ended the transaction; the savepoint is gone then, this throws, and the group fails as one.
-    this.#database.exec(outcome.ok ? "release batch" : "rollback to batch; release batch");
+    const { outcome, error } = this.#tryBatch(batch);
+    try {
+      this.#database.exec(outcome.ok ? "release batch" : "rollback to batch; release batch");
+    } catch (missing) {
+      // A disk error has ended the transaction and its savepoints: the group fails as one, for that reason.
+      throw error ?? missing;
+    }
     return outcome;
   }
 
-  #tryBatch(batch: Batch): BatchOutcome {
+  #tryBatch(batch: Batch): { readonly outcome: BatchOutcome; readonly error?: unknown } {
     const rows: (readonly Row[])[] = [];
     for (const statement of batch) {
       const { subject, expect } = statement;
@@ -73,16 +79,16 @@ export class WriterCore {
         const returned = statement.returning ? (prepared.all(...parameters) as Record<string, SqlValue>[]) : [];
         const touched = statement.returning ? returned.length : Number(prepared.run(...parameters).changes);
         if (expect !== undefined && touched !== expect.rows) {
-          return { ok: false, code: expect.otherwise, subject, detail: `${touched} rows instead of ${expect.rows}` };
+          const detail = `${touched} rows instead of ${expect.rows}`;
+          return { outcome: { ok: false, code: expect.otherwise, subject, detail } };
         }
         rows.push(returned);
       } catch (error) {
-        const unique = UNIQUE_VIOLATIONS.includes((error as { errcode?: number }).errcode ?? 0);
-        const code = unique ? "store_already_exists" : "store_write_failed";
-        return { ok: false, code, subject, detail: (error as Error).message };
+        const detail = (error as Error).message;
+        return { outcome: { ok: false, code: failureCode(error), subject, detail }, error };
       }
     }
-    return { ok: true, rows };
+    return { outcome: { ok: true, rows } };
   }
 
   #prepare(sql: string): StatementSync {
@@ -101,4 +107,10 @@ export class WriterCore {
       // SQLite had ended the transaction by itself.
     }
   }
+}
+
+function failureCode(error: unknown): StoreErrorCode {
+  const code = (error as { errcode?: number }).errcode ?? 0;
+  if (UNIQUE_VIOLATIONS.includes(code)) return "store_already_exists";
+  return (code & 0xff) === DISK_FULL ? "store_full" : "store_write_failed";
 }

@@ -215,6 +215,12 @@ function refused(outcome: BatchOutcome & { readonly ok: false }): StoreError {
       return new StoreError(code, `the ${subject} does not exist`, { subject, cause });
     case "store_limit_reached":
       return new StoreError(code, `the limit for ${subject} is reached`, { subject, cause });
+    case "store_full":
+      return new StoreError(code, "the disk of the gateway's state folder is full; nothing was stored", {
+        next: "Free some space there, then try again",
+        subject,
+        cause,
+      });
     default:
       return new StoreError(code, "the database refused the write", {
         next: "Check the free space of the disk and the gateway log",
