@@ -46,7 +46,7 @@ enum freezer_kind { FREEZER_SIGNALS = 0, FREEZER_V1, FREEZER_V2 };
 struct plan {
   const char *sandbox_id, *control_folder, *control_socket, *hostname, *freezer_folder;
   uint64_t generation, orphan_limit_ms;
-  uint8_t nonce[NONCE_SIZE];
+  const uint8_t *nonce;    /* the only copy: helpers wipe theirs */
   uint32_t uid, gid;
   struct range uid_map[RANGES_MAX], gid_map[RANGES_MAX];
   uint32_t uid_ranges, gid_ranges, cgroups, steps, routes, fixups, ports;

@@ -29,12 +29,14 @@ static int64_t orphan_at, end_at = INT64_MAX, freeze_again_at = INT64_MAX;
 static int children = -1;
 
 static int set_frozen(unsigned reasons) {
-  bool was = frozen != 0;
+  unsigned before = frozen;
+  bool on = reasons != 0, settled = freeze_again_at == INT64_MAX;
   frozen = reasons;
   /* Before anything of the agent's exists there is nothing to freeze. */
-  if (!confirmed || was == (reasons != 0)) return 0;
-  int result = freeze_workload(reasons != 0);
-  freeze_again_at = result < 0 && reasons != 0 ? monotonic_ms() + FREEZE_AGAIN_MS : INT64_MAX;
+  if (!confirmed || ((before != 0) == on && (settled || !on))) return 0;
+  int result = freeze_workload(on);
+  freeze_again_at = result < 0 && on ? monotonic_ms() + FREEZE_AGAIN_MS : INT64_MAX;
+  if (result < 0 && !on) frozen = before;
   return result;
 }
 
@@ -96,6 +98,7 @@ static bool hello(struct channel *c) {
   uint32_t oldest = get_u32(&r), newest = get_u32(&r);
   struct bytes nonce = get_bytes(&r);
   if (c->type != FRAME_HELLO || r.bad || !nonce_matches(nonce)) return false;
+  explicit_bzero(c->input, c->input_size);
   const struct writer nothing = {0};
   control_event(FRAME_REPLACED, &nothing);
   detach();

@@ -7,7 +7,7 @@
 
 #include "spawn.h"
 
-enum { PROCESSES_MAX = 16384, ROUNDS_MAX = 64, ROUND_MS_MAX = 10, SETTLE_MS = 1000 };
+enum { PROCESSES_MAX = 16384, LEVELS_MAX = 64, ROUNDS_MAX = 64, ROUND_MS_MAX = 10, SETTLE_MS = 1000 };
 
 bool read_process(pid_t pid, struct proc_entry *entry) {
   char path[32], text[512];
@@ -47,27 +47,29 @@ static bool is_stopped(const struct proc_entry *p) { return p->state == 'T' || p
 
 /* Stops the children of every process in `parent`, level by level: a shell that saw its job stop before itself would
  * report it as suspended by the user. */
-static int stop_level(struct proc_entry *list, int count, pid_t parent, int depth) {
-  int running = 0;
+static void stop_level(struct proc_entry *list, int count, pid_t parent, int depth) {
   for (int i = 0; i < count; i++) {
     if (list[i].parent != parent) continue;
-    if (!is_stopped(&list[i])) {
-      kill(list[i].pid, SIGSTOP);
-      /* Who waits inside the kernel (D) meets the signal before it runs on: a vfork parent waits for its stopped child. */
-      if (list[i].state != 'D') running++;
-    }
-    if (depth < 256) running += stop_level(list, count, list[i].pid, depth + 1);
+    if (!is_stopped(&list[i])) kill(list[i].pid, SIGSTOP);
+    if (depth < LEVELS_MAX) stop_level(list, count, list[i].pid, depth + 1);
   }
-  return running;
 }
 
 static int freeze_by_signals(bool on) {
   struct proc_entry *list;
   if (!on) return kill(-1, SIGCONT) < 0 && errno != ESRCH ? failed("thaw", "SIGCONT") : 0;
   for (int round = 0; round < ROUNDS_MAX; round++) {
-    int count = list_processes(&list);
+    int running = 0, count = list_processes(&list);
     if (count < 0) return failed("freeze", "/proc");
-    if (stop_level(list, count, 1, 0) == 0) return 0;
+    stop_level(list, count, 1, 0);
+    /* Everybody counts: deeper levels, and who lost its parent while the list was made. */
+    for (int i = 0; i < count; i++) {
+      if (is_stopped(&list[i])) continue;
+      kill(list[i].pid, SIGSTOP);
+      /* Who waits inside the kernel (D) meets the signal before it runs on: a vfork parent waits for its stopped child. */
+      if (list[i].state != 'D') running++;
+    }
+    if (running == 0) return 0;
     /* On a busy machine a signal takes its time; 0.6 s in all. */
     pause_ms(round < ROUND_MS_MAX ? round + 1 : ROUND_MS_MAX);
   }

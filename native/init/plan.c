@@ -81,7 +81,7 @@ bool decode_plan(const uint8_t *data, size_t size, struct plan *p) {
   p->generation = get_u64(&r);
   struct bytes nonce = get_bytes(&r);
   if (nonce.size != NONCE_SIZE) return false;
-  memcpy(p->nonce, nonce.data, NONCE_SIZE);
+  p->nonce = nonce.data;
   p->control_folder = get_string(&r);
   p->control_socket = get_string(&r);
   p->uid = get_u32(&r);

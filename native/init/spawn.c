@@ -48,7 +48,10 @@ static int start_helper(struct helper *h, void (*run)(int, struct bytes), struct
   h->socket = -1;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0) return failed("helper", "socketpair");
   h->pid = fork();
-  if (h->pid == 0) run(pair[1], argument);
+  if (h->pid == 0) {
+    explicit_bzero((void *)box.plan.nonce, NONCE_SIZE);
+    run(pair[1], argument);
+  }
   close(pair[1]);
   if (h->pid < 0) {
     close(pair[0]);

@@ -1,6 +1,16 @@
 import { spawn, spawnSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { chmodSync, mkdtempSync, readdirSync, readFileSync, readlinkSync, rmSync } from "node:fs";
+import {
+  chmodSync,
+  closeSync,
+  mkdtempSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  readSync,
+  rmSync,
+} from "node:fs";
 import { connect, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -34,6 +44,26 @@ function raw(bytes: Buffer): Promise<{ received: Buffer; ms: number; socket: Soc
   return new Promise((resolve) => {
     socket.on("close", () => resolve({ received: Buffer.concat(parts), ms: performance.now() - started, socket }));
   });
+}
+
+function childrenOf(pid: number): readonly number[] {
+  return readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim().split(" ").map(Number);
+}
+
+/** How often `bytes` occur in the writable memory of a process. */
+function copies(pid: number, bytes: Buffer): number {
+  const memory = openSync(`/proc/${pid}/mem`, "r");
+  let found = 0;
+  for (const line of readFileSync(`/proc/${pid}/maps`, "utf8").split("\n")) {
+    const [, from, to] = /^([0-9a-f]+)-([0-9a-f]+) rw/.exec(line) ?? [];
+    if (from === undefined || to === undefined) continue;
+    const start = BigInt(`0x${from}`);
+    const part = Buffer.alloc(Number(BigInt(`0x${to}`) - start));
+    readSync(memory, part, 0, part.length, start);
+    for (let at = part.indexOf(bytes); at >= 0; at = part.indexOf(bytes, at + 1)) found += 1;
+  }
+  closeSync(memory);
+  return found;
 }
 
 describe("from outside", () => {
@@ -161,6 +191,15 @@ except OSError: print("got 0")
     };
     for (const file of ["mem", "environ", "maps", "auxv"])
       expect(attempt(`/proc/${pid}/${file}`), file).toBe("refused");
+  });
+
+  it.runIf(runsAsRoot)("the processes that agents come from hold no copy of the nonce", async () => {
+    await sandbox.run(["true"]);
+    const helpers = childrenOf(sandbox.launched.pid);
+    expect(helpers.length).toBeGreaterThanOrEqual(2);
+    const nonce = Buffer.from(sandbox.plan.nonce);
+    expect(copies(sandbox.launched.pid, nonce)).toBeGreaterThan(0);
+    for (const helper of helpers) expect(copies(helper, nonce)).toBe(0);
   });
 
   it("every descriptor of init and its helpers is close-on-exec, and nothing of the launcher is left", () => {

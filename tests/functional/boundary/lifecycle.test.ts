@@ -137,6 +137,30 @@ describe.each(freezers)("freeze by %s", (kind) => {
     expect((await sandbox.run(["echo", "back"])).stdout).toBe("back\n");
   });
 
+  it("stops what hides at the end of a chain of 300 processes", { timeout: 30_000 }, async () => {
+    const sandbox = await sandboxWith(freezerPlan(kind));
+    const script = [
+      "import os, sys, time",
+      "for depth in range(300):",
+      "    pid = os.fork()",
+      "    if pid != 0: os.waitpid(pid, 0); os._exit(0)",
+      "while True: os.write(1, b'x'); time.sleep(0.005)",
+    ].join("\n");
+    const main = await sandbox.boundary.startMain(command(["python3", "-c", script]));
+    let bytes = 0;
+    main.stdout.on("data", (data: Buffer) => {
+      bytes += data.length;
+    });
+    await until("output", () => bytes > 5, 20_000);
+    await sandbox.boundary.freeze();
+    await pause(100);
+    const before = bytes;
+    await pause(300);
+    expect(bytes).toBe(before);
+    await sandbox.boundary.thaw();
+    await until("output again", () => bytes > before);
+  });
+
   it("terminate ends a frozen sandbox", async () => {
     const sandbox = await sandboxWith(freezerPlan(kind));
     await sandbox.boundary.startMain(command(TICKER));
