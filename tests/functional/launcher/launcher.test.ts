@@ -169,6 +169,24 @@ describe("launcher", () => {
     expect(times[7]).toBeLessThan(10);
   });
 
+  it("needs no HOME where a fresh build serves a user who may not write the checkout, and says so where none does", async () => {
+    await start();
+    chmodSync(base, 0o755);
+    const asRoot = process.getuid?.() === 0;
+    if (!asRoot) chmodSync(checkout, 0o555);
+    const user = asRoot ? { uid: OTHER_USER, gid: OTHER_USER } : {};
+    const homeless = () =>
+      run(join(checkout, "openshell"), ["x"], { env: { PATH: process.env["PATH"] }, cwd: "/", ...user });
+    const { stdout } = await start("x");
+    try {
+      expect(await homeless()).toEqual({ stdout, stderr: "" });
+      writeFileSync(join(checkout, "packages/cli/src/main.ts"), 'console.log("no home");\n');
+      await expect(homeless()).rejects.toMatchObject({ stderr: expect.stringContaining("HOME is not set") });
+    } finally {
+      chmodSync(checkout, 0o755);
+    }
+  });
+
   it("builds in the user's cache when the checkout is read-only", async () => {
     writeFileSync(join(checkout, "packages/cli/src/main.ts"), 'console.log("seven");\n');
     rmSync(join(checkout, "node_modules"));
