@@ -17,6 +17,8 @@ export interface Surroundings {
   readonly cwd: string;
   readonly uid: number;
   readonly home: string;
+  /** The command line as bytes, since strings cannot hold all that a shell may pass. */
+  readonly commandLine?: () => Uint8Array;
   readonly stdin: NodeJS.ReadStream;
   readonly stdout: NodeJS.WriteStream;
   readonly stderr: NodeJS.WriteStream;

@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { splitWords } from "./dispatch.ts";
 import { runCommandLine } from "./testing/surroundings.ts";
+import { refuseUndecodable } from "./undecodable.ts";
 
 test("the command is found behind global options", () => {
   expect(splitWords(["-g", "sandbox", "--workspace", "w", "sandbox", "list", "-o", "json"], 2)).toEqual({
@@ -67,4 +68,14 @@ test("colours follow the stream, --color and NO_COLOR", async () => {
   expect((await runCommandLine(["--help"], { columns: 80, env: { NO_COLOR: "1" } })).stdout).not.toContain(sequence);
   expect((await runCommandLine(["--help"], { columns: 80, env: { NO_COLOR: "" } })).stdout).toContain(sequence);
   expect((await runCommandLine(["--help"], { columns: 80, env: { TERM: "dumb" } })).stdout).not.toContain(sequence);
+});
+
+test("an argument that is not UTF-8 is refused instead of changed; U+FFFD is text like any other", () => {
+  const bytes =
+    (...last: number[]) =>
+    () =>
+      Buffer.from([...Buffer.from("node\0cli.mjs\0run\0--\0cat\0"), ...last, 0]);
+  const argv = ["run", "--", "cat", "a\ufffd"];
+  expect(() => refuseUndecodable(argv, bytes(0x61, 0xff))).toThrow('"a\ufffd" is not UTF-8');
+  expect(() => refuseUndecodable(argv, bytes(0x61, 0xef, 0xbf, 0xbd))).not.toThrow();
 });

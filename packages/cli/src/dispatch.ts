@@ -17,6 +17,9 @@ export interface CommandModule {
 /** Options before the command that take a value. */
 const VALUED = new Set(["-g", "--gateway", "--gateway-endpoint", "--workspace", "--color"]);
 
+/** What Node puts for bytes that are not UTF-8. */
+const REPLACEMENT = "\ufffd";
+
 /** The words that name a command, where they stand, and the rest of the line. */
 export function splitWords(argv: readonly string[], most: number): { words: string[]; rest: string[] } {
   const words: string[] = [];
@@ -58,6 +61,10 @@ export async function dispatch(
 }
 
 async function route(argv: readonly string[], surroundings: Surroundings): Promise<number> {
+  if (argv.some((item) => item.includes(REPLACEMENT))) {
+    const { refuseUndecodable } = await import("./undecodable.ts");
+    refuseUndecodable(argv, surroundings.commandLine);
+  }
   const first = splitWords(argv, 1);
   const word = first.words[0];
   if (word === undefined) {
@@ -149,6 +156,7 @@ function processSurroundings(): Surroundings {
     get home() {
       return env["HOME"] || process.getBuiltinModule("node:os").homedir();
     },
+    commandLine: () => process.getBuiltinModule("node:fs").readFileSync("/proc/self/cmdline"),
     get stdin() {
       return process.stdin;
     },
