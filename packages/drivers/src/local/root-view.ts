@@ -159,9 +159,13 @@ export function visibleInside(
 ): boolean {
   const real = files.realPath(path);
   if (real === undefined) return false;
-  const etc = etcEntries(files);
+  const within = (candidate: string, folders: readonly string[]): boolean =>
+    folders.some((folder) => isWithin(candidate, folder));
+  // Reading /etc costs more than all the rest, and every start of a sandbox asks for each folder of PATH.
   const visible = (candidate: string): boolean =>
-    [...SYSTEM_DIRECTORIES, ...etc, ...volumeSources].some((folder) => isWithin(candidate, folder));
+    within(candidate, SYSTEM_DIRECTORIES) ||
+    within(candidate, volumeSources) ||
+    (isWithin(candidate, "/etc") && within(candidate, etcEntries(files)));
   return visible(path) && visible(real);
 }
 
