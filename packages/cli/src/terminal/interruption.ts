@@ -3,6 +3,12 @@ import { constants } from "node:os";
 /** What ends a command from outside. A terminal in raw mode delivers Ctrl-C as a byte to the process inside instead. */
 const SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"] as const;
 
+/**
+ * The same signal again within this time is the same wish: timeout(1) signals its child and then its process group, which
+ * the child belongs to. Nobody presses Ctrl-C twice so quickly. Milliseconds.
+ */
+const ECHO_MS = 100;
+
 type EndingSignal = (typeof SIGNALS)[number];
 
 /**
@@ -13,6 +19,7 @@ export class Interruption implements Disposable {
   readonly #abort = new AbortController();
   #first: (() => void) | undefined;
   #signal: EndingSignal | undefined;
+  #signalledAt = 0;
 
   static listen(): Interruption {
     const interruption = new Interruption();
@@ -52,6 +59,9 @@ export class Interruption implements Disposable {
 
   readonly #onSignal = (signal: NodeJS.Signals): void => {
     const first = this.#signal === undefined;
+    const now = performance.now();
+    if (signal === this.#signal && now - this.#signalledAt < ECHO_MS) return;
+    if (first) this.#signalledAt = now;
     this.#signal ??= signal as EndingSignal;
     if (first && this.#first !== undefined) this.#first();
     else this.force();
