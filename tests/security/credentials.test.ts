@@ -223,6 +223,10 @@ attack(
       bytes: request(BOUND, path, `Authorization: Bearer ${p}\r\nAccept-Encoding: gzip\r\n`),
       quiet: 3,
     }));
+    // Echoed as it was sent, coded once more by Basic.
+    answers.set("/basic", (a) => ({ body: [a] }));
+    const basic = `Authorization: Basic ${Buffer.from(`user:${p}`).toString("base64")}\r\n`;
+    shots.push({ ...TLS_BOUND, bytes: request(BOUND, "/basic", basic), quiet: 3 });
     const received = await sendAll(box, shots);
     const leaked = [...answers.keys()].filter((_, index) => {
       const text = received[index]!;
