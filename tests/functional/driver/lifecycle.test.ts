@@ -1,5 +1,6 @@
-import { execFileSync } from "node:child_process";
+import { execFileSync, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
+import { once } from "node:events";
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -63,6 +64,32 @@ describe("local driver", () => {
     expect(second.record.pid).not.toBe(first.record.pid);
     expect(alive(first.record.pid)).toBe(false);
     await driver.delete(intent.sandboxId);
+    await expectNoDriverLeaks(bench, before);
+  });
+
+  it("does not take another process for an init that died and whose pid was given away", async () => {
+    const other = spawn("sleep", ["60"]);
+    const stranger = { pid: other.pid! };
+    // The probe of the capture mode is left alone.
+    let launches = 0;
+    const driver = await bench.reopen({
+      launch: async (plan, title) => {
+        const launched = await launchSandbox(plan, { initPath: bench.options.initPath, title });
+        if (plan.sandboxId.startsWith("probe-")) return launched;
+        launches += 1;
+        processes.kill(launched.pid, "SIGKILL");
+        return { ...launched, pid: stranger.pid };
+      },
+    });
+    const intent = bench.intent();
+    await expect(driver.create(intent)).rejects.toMatchObject({ code: "launch_failed" });
+    expect(launches).toBe(1);
+    expect(alive(stranger.pid)).toBe(true);
+    await driver.delete(intent.sandboxId);
+    expect(alive(stranger.pid)).toBe(true);
+    await driver[Symbol.asyncDispose]();
+    other.kill("SIGKILL");
+    await once(other, "exit");
     await expectNoDriverLeaks(bench, before);
   });
 

@@ -287,7 +287,7 @@ class LocalDriver implements ComputeDriver {
     cgroups: SandboxCgroups,
   ): Promise<StartedSandbox> {
     const { folders, processes, capture, launch } = this.#with;
-    const { pid, netnsCookie } = await launch(
+    const { pid, startTicks, netnsCookie } = await launch(
       planLaunch({
         intent,
         controlFolder: record.controlFolder,
@@ -298,8 +298,9 @@ class LocalDriver implements ComputeDriver {
       }),
       record.title,
     );
-    const process = recordOf(processes, pid);
-    if (process === undefined) throw new DriverError("launch_failed", "init ended at once", { retryable: true });
+    // The launcher's word, not what the pid names by now.
+    const process = { bootId: processes.bootId, pid, startTime: startTicks };
+    if (!isAlive(processes, process)) throw new DriverError("launch_failed", "init ended at once", { retryable: true });
     return {
       sandboxId: intent.sandboxId,
       generation: intent.generation,
