@@ -14,6 +14,7 @@ import { describe, expect, it } from "vitest";
 import { runCommand } from "../../support/command.ts";
 import { expectNoLeaks, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
+import { newSecret } from "../../support/secrets.ts";
 import { GatewayProcess } from "./gateway-process.ts";
 
 const workspaceScope = { selection: { case: "workspace", value: "default" } } as const;
@@ -113,7 +114,7 @@ describe("the gateway process", () => {
   });
 
   it("has what it acknowledged after kill -9, and none of it in plain text", async () => {
-    const secret = "sk-test-0123456789-never-in-a-file";
+    const secret = newSecret();
     await using gateway = new GatewayProcess();
     await gateway.started();
     const client = gateway.local();
