@@ -240,6 +240,21 @@ test("policy set: unchanged, stored, and the statuses of --wait", async () => {
   expect(await set("--wait", "--timeout", "1")).toMatchObject({ code: 124 });
 });
 
+test("policy set: sections that apply at start-up stay as they are where the file has none", async () => {
+  const file = join(gateway.folder, "policy.yaml");
+  const filesystem = { includeWorkdir: true, readOnly: ["/usr"], readWrite: ["/tmp"] };
+  const landlock = { compatibility: "best_effort" };
+  gateway.answers.set("GetSandboxConfig", { message: { version: 1, policy: { version: 1, filesystem, landlock } } });
+  gateway.answers.set("UpdateConfig", { message: { version: 2, policyHash: "abcdef0123456789" } });
+  const set = () => run(["policy", "set", "dev", "--policy", file]);
+  writeFileSync(file, "version: 1\n");
+  expect((await set()).stderr).toContain("kept as they were: filesystem_policy, landlock\n");
+  expect(lastCall("UpdateConfig")).toMatchObject({ policy: { version: 1, filesystem, landlock } });
+  writeFileSync(file, "version: 1\nfilesystem_policy: {read_only: [/opt]}\n");
+  expect((await set()).stderr).toContain("kept as they were: landlock\n");
+  expect(lastCall("UpdateConfig")).toMatchObject({ policy: { filesystem: { readOnly: ["/opt"] } } });
+});
+
 test("logs: one safe line each, following until the end", async () => {
   const line = {
     eventTime: "2026-01-01T00:00:00.250Z",

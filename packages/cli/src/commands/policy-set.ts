@@ -6,6 +6,7 @@ import { policyStatus } from "../model/policy-revision.ts";
 import { object, text } from "../model/sandbox.ts";
 import { cell } from "../output/terminal.ts";
 import { policyMessage, readPolicyFile } from "../policy/file.ts";
+import type { Json } from "../transport/unary.ts";
 
 export const spec: CommandSpec = {
   path: ["policy", "set"],
@@ -18,6 +19,7 @@ export const spec: CommandSpec = {
   ],
   about: [
     "Connections that the new policy does not allow are cut; the others go on.",
+    "filesystem_policy, landlock and process apply when a sandbox starts: those that FILE leaves out stay as they are.",
     "With --wait the exit status is 0 when it is in force or has been superseded, 1 when it was rejected, 124 when the limit passed.",
   ],
   examples: ["openshell policy set dev --policy policy.yaml --wait"],
@@ -36,7 +38,8 @@ export async function run(context: Context, args: Args): Promise<number> {
   const sandbox = await sandboxName(context, args.positionals[0]);
   const scope = { workspaceScope: context.scope };
   const before = await context.call("GetSandboxConfig", { ...scope, name: sandbox });
-  const answer = await context.call("UpdateConfig", { ...scope, sandbox, policy: policyMessage(policy) });
+  const { message, kept } = withStartSections(policyMessage(policy), object(before["policy"]));
+  const answer = await context.call("UpdateConfig", { ...scope, sandbox, policy: message });
   const version = Number(answer["version"] ?? 0);
   const hash = text(answer["policyHash"]).slice(0, 12);
   if (version === Number(before["version"] ?? 0)) {
@@ -45,7 +48,23 @@ export async function run(context: Context, args: Args): Promise<number> {
   } else {
     await context.success(`Policy version ${version} stored (hash ${cell(hash)}).`);
   }
+  if (kept.length > 0) await context.say(context.err.dim(`  kept as they were: ${kept.join(", ")}`));
   return args.has("wait") ? waitForLoad(context, sandbox, version, seconds) : EXIT.ok;
+}
+
+/** Sections that a sandbox takes up when it starts, by their names on the wire and in files. */
+const START_SECTIONS = { filesystem: "filesystem_policy", landlock: "landlock", process: "process" } as const;
+
+/**
+ * The policy with the sections of `current` that it does not have itself. A running sandbox cannot lose them, and whoever
+ * writes network rules for one should not have to copy them.
+ */
+function withStartSections(message: Json, current: Json): { readonly message: Json; readonly kept: readonly string[] } {
+  const missing = Object.keys(START_SECTIONS).filter((key) => message[key] === undefined && current[key] !== undefined);
+  return {
+    message: { ...message, ...Object.fromEntries(missing.map((key) => [key, current[key]])) },
+    kept: missing.map((key) => START_SECTIONS[key as keyof typeof START_SECTIONS]),
+  };
 }
 
 async function waitForLoad(context: Context, sandbox: string, version: number, seconds: number): Promise<number> {
