@@ -7,7 +7,7 @@ import { pino } from "pino";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { openStore } from "../store/store.ts";
 import type { HostRecord, Store } from "../store/types.ts";
-import { createHostLauncher, HOST_CONNECT_LIMIT_MS } from "./launcher.ts";
+import { createHostLauncher, HOST_AWAY_LIMIT_MS, HOST_CONNECT_LIMIT_MS } from "./launcher.ts";
 import type { HostProcesses } from "./process.ts";
 import { HOST_IDLE_LIMIT_MS, type HostLauncher } from "./types.ts";
 
@@ -245,6 +245,22 @@ describe("the host launcher", () => {
     elapsed += HOST_CONNECT_LIMIT_MS + 1;
     expect(await gone).toMatchObject({ id: host.id });
     expect(processes.signals).toEqual(["SIGKILL"]);
+  });
+
+  it("ends a host that lives and does not come back: its sandboxes would wait for it for ever", async () => {
+    const host = await launcher.ensure("w", "1");
+    await connect(host);
+    launcher.holds(host.id, 1);
+    elapsed += 10 * HOST_AWAY_LIMIT_MS;
+    await sleep(600);
+    expect(processes.signals).toEqual([]);
+    launcher.disconnected(host.id);
+    await sleep(600);
+    expect(processes.signals).toEqual([]);
+    elapsed += HOST_AWAY_LIMIT_MS + 1;
+    await sleep(600);
+    expect(processes.signals).toEqual(["SIGKILL"]);
+    expect(launcher.current()).toEqual([]);
   });
 
   it("does not take a reboot for crashes", async () => {

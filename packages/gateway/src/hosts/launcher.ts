@@ -31,6 +31,11 @@ export interface HostLauncherOptions {
 
 /** A host that has not connected after this has failed to start. Milliseconds. */
 export const HOST_CONNECT_LIMIT_MS = 15_000;
+/**
+ * A host dials four times a second; one that lives and stays away for this long hangs. Its sandboxes stay with it while
+ * it lives, so it is ended and they get another. Milliseconds.
+ */
+export const HOST_AWAY_LIMIT_MS = 30_000;
 /** How often a host without a connection is looked at. Milliseconds. */
 const WATCH_INTERVAL_MS = 250;
 /** Wait before a further start after several deaths: 100 ms doubling from the second one on, at most this. */
@@ -48,6 +53,8 @@ interface Held {
   /** Monotonic time since when it holds nothing. */
   idleSince: number;
   readonly startedAt: number;
+  /** Monotonic time since when it has no connection. */
+  awaySince: number;
 }
 
 export function createHostLauncher(options: HostLauncherOptions): HostLauncher {
@@ -123,7 +130,10 @@ class Launcher implements HostLauncher {
 
   disconnected(hostId: string): void {
     const held = this.#hosts.get(hostId);
-    if (held !== undefined) held.connected = false;
+    if (held !== undefined) {
+      held.connected = false;
+      held.awaySince = this.#options.clock.monotonic();
+    }
     this.#watch();
   }
 
@@ -216,7 +226,15 @@ class Launcher implements HostLauncher {
 
   #hold(record: HostRecord, sandboxes: number | undefined): Held {
     const now = this.#options.clock.monotonic();
-    const held: Held = { record, connected: false, ending: false, sandboxes, idleSince: now, startedAt: now };
+    const held: Held = {
+      record,
+      connected: false,
+      ending: false,
+      sandboxes,
+      idleSince: now,
+      startedAt: now,
+      awaySince: now,
+    };
     this.#hosts.set(record.id, held);
     this.#bySecret.set(Buffer.from(record.secretHash).toString("hex"), record.id);
     this.#watch();
@@ -287,7 +305,7 @@ class Launcher implements HostLauncher {
   }
 
   #look(held: Held): void {
-    const { processes, clock } = this.#options;
+    const { processes, clock, log } = this.#options;
     if (held.ending || held.record.pid === 0) return;
     const now = clock.monotonic();
     if (held.connected) {
@@ -297,7 +315,11 @@ class Launcher implements HostLauncher {
       for (const listener of this.#listeners) listener.onIdle(held.record);
     } else if (!processes.alive(held.record)) {
       void this.#gone(held);
-    } else if (held.record.state === "starting" && now - held.startedAt > HOST_CONNECT_LIMIT_MS) {
+    } else {
+      const starting = held.record.state === "starting";
+      const away = now - (starting ? held.startedAt : held.awaySince);
+      if (away <= (starting ? HOST_CONNECT_LIMIT_MS : HOST_AWAY_LIMIT_MS)) return;
+      log.warn({ [LogField.hostId]: held.record.id, away }, "a supervisor host lives and does not connect: ending it");
       processes.signal(held.record, "SIGKILL");
     }
   }
