@@ -1,4 +1,4 @@
-import { lstatSync, readdirSync, readFileSync, type Stats } from "node:fs";
+import { lstatSync, readdirSync, readFileSync, type Stats, statSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { REAPER_VARIABLE } from "./enter.ts";
@@ -86,8 +86,9 @@ function mounts(): Set<string> {
   return found;
 }
 
-/** True when processes are in it and none of this run: it belongs to another run on the same machine. */
+/** True when it is another user's, or processes are in it and none of this run: it belongs to another run on this machine. */
 function isForeign(cgroup: string, own: ReadonlySet<string>): boolean {
+  if (statSync(cgroup, { throwIfNoEntry: false })?.uid !== process.getuid?.()) return true;
   const inside = [cgroup, join(cgroup, "workload")].flatMap((folder) => lines(join(folder, "cgroup.procs")));
   return inside.length > 0 && !inside.some((pid) => own.has(pid));
 }
