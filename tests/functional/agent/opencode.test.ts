@@ -36,6 +36,18 @@ let logs: string;
 const git = (...argv: string[]) =>
   runOk(["git", ...argv], { cwd: repository, env: { HOME: openshell.home.path(), GIT_CONFIG_NOSYSTEM: "1" } });
 
+/** The commands of the example's README, with the program where these tests have it. */
+const work = (name: string, task: string): Promise<RunResult> =>
+  openshell.run(
+    [
+      ...["run", "--name", name, "--keep", "--policy", openshell.home.path("opencode/policy.yaml")],
+      ...["--provider", "model", "--volume", `${requiredProgram("opencode")}:/opt/opencode/opencode:ro`],
+      ...["--volume", `${openshell.home.path("opencode/opencode.json")}:/sandbox/.config/opencode/opencode.json:ro`],
+      ...["--volume", `${repository}:/work`, "--", "/opt/opencode/opencode", "run", task],
+    ],
+    { cwd: repository, timeoutMs: AGENT_TIMEOUT_MS },
+  );
+
 beforeAll(async () => {
   before = takeInventory();
   net = await TestInternet.start();
@@ -54,7 +66,9 @@ beforeAll(async () => {
     },
     { text: "The file is written and the build is done." },
   ]);
-  host = await net.host("api.example.com", { handler: model.handler });
+  host = await net.host("api.example.com", {
+    handler: (request, response, context) => model.handler(request, response, context),
+  });
   other = await net.host("other.example.net");
   openshell = TestOpenShell.create(net);
   repository = openshell.home.path("project");
@@ -64,23 +78,13 @@ beforeAll(async () => {
   await git("add", "--all");
   await git("-c", "user.name=Test", "-c", "user.email=test@example.com", "commit", "--quiet", "--message", "First");
   // The example as a person has it: files of their own.
-  const own = openshell.home.path("opencode");
-  cpSync(example, own, { recursive: true });
+  cpSync(example, openshell.home.path("opencode"), { recursive: true });
 
   await openshell.ok(["provider", "create", "--name", "model", "--type", "generic", "--credential", "MODEL_API_KEY"], {
     env: { MODEL_API_KEY: key },
     timeoutMs: 60_000,
   });
-  result = await openshell.run(
-    [
-      ...["run", "--name", "agent", "--keep", "--policy", join(own, "policy.yaml"), "--provider", "model"],
-      ...["--volume", `${requiredProgram("opencode")}:/opt/opencode/opencode:ro`],
-      ...["--volume", `${join(own, "opencode.json")}:/sandbox/.config/opencode/opencode.json:ro`],
-      ...["--volume", `${repository}:/work`],
-      ...["--", "/opt/opencode/opencode", "run", "Write hello.txt, build, and ask the other host."],
-    ],
-    { cwd: repository, timeoutMs: AGENT_TIMEOUT_MS },
-  );
+  result = await work("agent", "Write hello.txt, build, and ask the other host.");
   logs = await openshell.ok(["logs", "agent", "-n", "1000"]);
 }, 240_000);
 
@@ -154,5 +158,14 @@ describe("OpenCode, unmodified, in a sandbox", () => {
   test("the sandbox goes when it is deleted", async () => {
     await openshell.ok(["sandbox", "delete", "agent"]);
     expect(await openshell.json(["sandbox", "list"])).toMatchObject({ sandboxes: [] });
+  });
+
+  test("a placeholder does not even leave in a body: the agent is told instead", { timeout: 150_000 }, async () => {
+    model = new ModelStandIn(key, [{ tool: "bash", arguments: { command: "env", description: "Shows variables" } }]);
+    const printed = await work("printer", "Print your environment.");
+    expect(printed.stdout + printed.stderr).toContain("request body contains a credential placeholder");
+    for (const body of model.bodies) expect(body).not.toContain("openshell:resolve");
+    expect(model.results).toEqual([]);
+    await openshell.ok(["sandbox", "delete", "printer"]);
   });
 });
