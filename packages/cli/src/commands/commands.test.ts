@@ -181,9 +181,7 @@ test("policy validate reports every problem with its place", async () => {
 
 test("policy explain judges a file without a gateway", async () => {
   const file = join(gateway.folder, "policy.yaml");
-  writeFileSync(
-    file,
-    `version: 1
+  const rules = `version: 1
 network_policies:
   model:
     endpoints:
@@ -194,8 +192,8 @@ network_policies:
         rules:
           - allow: { method: POST, path: /v1/chat/completions }
     binaries: [{ path: "**" }]
-`,
-  );
+`;
+  writeFileSync(file, rules);
   const explain = (...argv: string[]) =>
     run(["policy", "explain", "--policy", file, "--host", "api.example.com", ...argv]);
   expect(await explain()).toMatchObject({
@@ -203,6 +201,10 @@ network_policies:
     stdout: expect.stringContaining("✓ allowed  connection to api.example.com:443"),
   });
   expect(await explain("--port", "80")).toMatchObject({ code: 1, stdout: expect.stringContaining("✗ denied") });
+  writeFileSync(file, "version: 1\n");
+  expect((await explain()).stdout).toContain('binaries: [{path: "<program>"}]');
+  expect((await explain("--binary", "/usr/bin/curl")).stdout).toContain('binaries: [{path: "/usr/bin/curl"}]');
+  writeFileSync(file, rules);
   const post = await explain("--method", "POST", "--path", "/v1/chat/completions?x=1");
   expect(post).toMatchObject({ code: 0, stdout: expect.stringContaining("✓ allowed  POST /v1/chat/completions") });
   const get = await explain("--method", "GET", "--path", "/", "-o", "json");

@@ -96,7 +96,9 @@ function judge(policy: Policy, host: string, port: number, args: Args): readonly
   const who = exe === undefined ? "" : ` by ${exe === "**" || exe === "/**" ? "any program" : escapeUntrusted(exe)}`;
   const question = `connection to ${escapeUntrusted(lower)}:${port}${who}`;
   if (!decision.allowed) {
-    return [{ question, allowed: false, rule: decision.policy, reason: decision.reason, next: decision.next }];
+    // No program was named, so that none can be advised.
+    const next = decision.next.replaceAll(JSON.stringify(NO_PROGRAM), '"<program>"');
+    return [{ question, allowed: false, rule: decision.policy, reason: decision.reason, next }];
   }
   const how =
     decision.tls === "skip" ? "TLS is passed on unopened" : decision.inspected ? "requests are inspected" : "";
