@@ -38,6 +38,18 @@ test("a package of npm needs its whole node_modules", () => {
   expect(found).toMatchObject({ real, folder: join(folder, "x", "node_modules") });
 });
 
+test("neither the home nor ~/.local is advised for a program in its bin folder", () => {
+  const home = { HOME: join(folder, "home"), PATH: "/usr/bin" };
+  for (const place of [
+    ["home", "bin"],
+    ["home", ".local", "bin"],
+  ]) {
+    const tool = program(...place, "agent");
+    expect(findOutside(tool, home, [])?.folder).toBe(join(folder, ...place));
+  }
+  expect(findOutside(program("home", "go", "bin", "tool"), home, [])?.folder).toBe(join(folder, "home", "go"));
+});
+
 test("nothing is said of what exists inside as well, or nowhere", () => {
   expect(findOutside("sh", env(), [])).toBeUndefined();
   expect(findOutside("no-such-program", env(), [])).toBeUndefined();

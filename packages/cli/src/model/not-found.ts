@@ -32,7 +32,7 @@ export function findOutside(
     VISIBLE.some((folder) => within(file, folder)) ||
     volumes.some(({ source, target }) => source === target && within(file, source));
   if (visible(path) && visible(real)) return undefined;
-  return { path, real, folder: folderToMount(real) };
+  return { path, real, folder: folderToMount(real, env["HOME"]) };
 }
 
 function searchPath(name: string, path: string): string | undefined {
@@ -52,12 +52,17 @@ function isProgram(path: string): boolean {
   }
 }
 
-/** A package of npm needs its neighbours; `X/bin/program` may need `X/lib`; everything else its own folder. */
-function folderToMount(real: string): string {
+/**
+ * A package of npm needs its neighbours; `X/bin/program` may need `X/lib`; everything else its own folder. An X that holds
+ * more than programs (the home, `~/.local` with its keys and OpenShell's own state) is never advised.
+ */
+function folderToMount(real: string, home: string | undefined): string {
   const packages = real.indexOf("/node_modules/");
   if (packages !== -1) return real.slice(0, packages + "/node_modules".length);
   const folder = dirname(real);
-  return basename(folder) === "bin" && dirname(folder) !== "/" ? dirname(folder) : folder;
+  const parent = dirname(folder);
+  const wide = parent === "/" || (home !== undefined && (within(home, parent) || parent === join(home, ".local")));
+  return basename(folder) === "bin" && !wide ? parent : folder;
 }
 
 function within(path: string, folder: string): boolean {
