@@ -363,7 +363,7 @@ test("what a sandbox is made of travels as the gateway reads it", async () => {
       tty: false,
     },
   });
-  expect(gateway.calls.map((call) => call.method)).toEqual(["CreateSandbox"]);
+  expect(gateway.calls.map((call) => call.method)).toEqual(["GetGatewayInfo", "CreateSandbox"]);
   const wrong = [
     ["--volume", "x"],
     ["--volume", "x:rel"],

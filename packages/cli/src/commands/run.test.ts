@@ -112,6 +112,25 @@ test("a program that cannot be started inside ends with 127 or 126 as in a shell
   expect(await run(["--", "/etc/passwd"])).toMatchObject({ code: 126 });
 });
 
+test("a limit that the gateway cannot hold is told before the start; others are not spoken of", async () => {
+  const answer = (memory: object | undefined) => {
+    const driver = { name: "local", capabilities: { resourceCapabilities: { memory, cpu: { limitSupported: true } } } };
+    gateway.answers.set("GetGatewayInfo", { message: { computeDrivers: [driver] } as never });
+  };
+  serve([exit(0)]);
+  const limited = async () => (await run(["--memory", "64Mi", "--cpu", "1", "--", "x"])).stderr;
+  answer({});
+  expect(await limited()).toBe(
+    "! --memory will not hold: this gateway cannot limit it here (an ordinary user needs a delegated control group)\n",
+  );
+  answer({ limitSupported: true });
+  expect(await limited()).toBe("");
+  answer(undefined);
+  expect(await limited()).toBe("");
+  gateway.answers.set("GetGatewayInfo", { error: { code: "permission_denied", message: "no" }, status: 403 });
+  expect(await limited()).toBe("");
+});
+
 test("a terminal is told where the command works", async () => {
   serve([exit(0)]);
   const at = async (argv: string[]): Promise<string> =>

@@ -84,6 +84,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   };
   try {
     const { endpoint } = await context.ensureGateway();
+    if (args.has("cpu") || args.has("memory")) await (await import("../model/limits.ts")).warnOfLimits(context);
     // A first signal waits for the answer: then it is known what there is to remove.
     interruption.onFirst(() => {});
     let connection: Promise<Connection> | undefined;

@@ -69,6 +69,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   const volumes = volumesOf(context);
   const { request, spec: workload } = await workloadRequest(context, volumes);
   await warnOfCredentials(context, args);
+  if (args.has("cpu") || args.has("memory")) await (await import("../model/limits.ts")).warnOfLimits(context);
   const create = {
     ...request,
     name: args.value("name") ?? "",
