@@ -118,6 +118,10 @@ export const SYNTHETIC_SIZE = 1 << 17;
 export const SHARED_NAMES = 1024;
 /** TTL of synthetic answers, seconds: clients ask again soon, and reuse of a shared address is never hidden for long. */
 export const SYNTHETIC_TTL = 5;
+/** A longer question is none: names have 255 bytes. */
+export const DNS_MESSAGE_BYTES = 4_096;
+/** Questions over UDP that wait for their turn: a second of the default rate, while resolvers wait five. Further ones are lost. */
+export const DNS_WAITING = 200;
 export const DNS_TCP_CONNECTIONS = 64;
 export const DNS_TCP_IDLE_MS = 10_000;
 /** New names are saved for a successor at most so often: the whole table travels each time. */

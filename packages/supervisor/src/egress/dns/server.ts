@@ -1,7 +1,7 @@
-import { createSocket, type Socket as UdpSocket } from "node:dgram";
+import { createSocket, type RemoteInfo, type Socket as UdpSocket } from "node:dgram";
 import { createServer, type Server, type Socket } from "node:net";
 import { normaliseHost } from "../host-name.ts";
-import { DNS_TCP_CONNECTIONS, DNS_TCP_IDLE_MS } from "../limits.ts";
+import { DNS_MESSAGE_BYTES, DNS_TCP_CONNECTIONS, DNS_TCP_IDLE_MS, DNS_WAITING } from "../limits.ts";
 import type { TokenBucket } from "../rate.ts";
 import { formatAnswer, formatError, parseQuery, RCODE, TYPE } from "./codec.ts";
 import type { NameTable } from "./names.ts";
@@ -11,6 +11,8 @@ export class DnsServer implements AsyncDisposable {
   readonly #names: NameTable;
   readonly #rate: TokenBucket;
   readonly #connections = new Set<Socket>();
+  readonly #waiting: { readonly message: Buffer; readonly peer: RemoteInfo }[] = [];
+  #timer: NodeJS.Timeout | undefined;
   #udp: UdpSocket | undefined;
   #tcp: Server | undefined;
 
@@ -23,16 +25,34 @@ export class DnsServer implements AsyncDisposable {
   async start(sockets: { readonly udpFd: number; readonly tcpFd: number }): Promise<void> {
     const udp = createSocket("udp4");
     this.#udp = udp;
-    udp.on("message", (message, peer) => {
-      const answer = this.answer(message);
-      if (answer !== undefined) udp.send(answer, peer.port, peer.address);
-    });
+    udp.on("message", (message, peer) => this.#ask(message, peer));
     const tcp = createServer((socket) => this.#serve(socket));
     this.#tcp = tcp;
     await Promise.all([
       started(udp, (done) => udp.bind({ fd: sockets.udpFd }, done)),
       started(tcp, (done) => tcp.listen({ fd: sockets.tcpFd }, done)),
     ]);
+  }
+
+  /** Above the rate a question waits for its turn: most resolvers notice a lost one after five seconds only. */
+  #ask(message: Buffer, peer: RemoteInfo): void {
+    if (message.length > DNS_MESSAGE_BYTES) return;
+    if (this.#waiting.length < DNS_WAITING) this.#waiting.push({ message, peer });
+    if (this.#timer === undefined) this.#answerWaiting();
+  }
+
+  #answerWaiting(): void {
+    this.#timer = undefined;
+    while (this.#waiting.length > 0) {
+      const pause = this.#rate.waitMs;
+      if (pause > 0) {
+        this.#timer = setTimeout(() => this.#answerWaiting(), pause);
+        return;
+      }
+      const { message, peer } = this.#waiting.shift()!;
+      const answer = this.answer(message);
+      if (answer !== undefined) this.#udp?.send(answer, peer.port, peer.address);
+    }
   }
 
   /** Undefined: no answer (not a query, or above the rate: the client asks again). */
@@ -67,7 +87,7 @@ export class DnsServer implements AsyncDisposable {
       while (pending.length >= 2) {
         const length = pending.readUInt16BE(0);
         // A client that does not read its answers is not worth keeping.
-        if (length > 4096 || socket.writableLength > 65_536) {
+        if (length > DNS_MESSAGE_BYTES || socket.writableLength > 65_536) {
           socket.destroy();
           return;
         }
@@ -83,6 +103,8 @@ export class DnsServer implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    clearTimeout(this.#timer);
+    this.#waiting.length = 0;
     for (const socket of this.#connections) socket.destroy();
     await Promise.all([
       new Promise<void>((resolve) => (this.#udp === undefined ? resolve() : this.#udp.close(resolve))),
