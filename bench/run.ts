@@ -21,13 +21,14 @@ import { Build, type Stage } from "./support/stage.ts";
  *     npm run bench [-- NAME…] [--json FILE] [--seconds N]
  *
  * NAME: create, exec, egress, policy, gateway, idle; all by default. Everything runs in a test internet, in a home of its own and on a
- * copy of the build; only the results file stays (default: bench/results/local/runs.jsonl, one line a run).
+ * copy of the build; only the results stay: one line of JSON appended to FILE, by default a file of its own in bench/results/local.
  * Exit status 0 when every figure was measured, whatever its verdict: times of a busy machine are no failure.
  */
 
 const SUITES = { create, exec, egress, policy, gateway, idle } as const;
 type SuiteName = keyof typeof SUITES;
-const DEFAULT_HISTORY = resolve(import.meta.dirname, "results/local/runs.jsonl");
+/** Not under version control; a run that others should see is written elsewhere with --json. */
+const LOCAL_RESULTS = resolve(import.meta.dirname, "results/local");
 const DEFAULT_SECONDS = 1.5;
 
 function usage(text: string): never {
@@ -47,7 +48,8 @@ async function main(): Promise<number> {
   const seconds = Number(values.seconds ?? DEFAULT_SECONDS);
   if (!(seconds > 0 && seconds <= 60)) usage("--seconds takes a number up to 60");
   if (!insideTestNetwork()) return outside();
-  const history = resolve(values.json ?? DEFAULT_HISTORY);
+  const at = new Date().toISOString();
+  const history = resolve(values.json ?? `${LOCAL_RESULTS}/${at.replaceAll(":", "-")}.json`);
   const facts = machine();
   console.log(`${facts.cpu}, ${facts.cores} cores, Linux ${facts.kernel}, Node ${facts.node}, load ${facts.load}\n`);
   const startedAt = performance.now();
@@ -55,7 +57,7 @@ async function main(): Promise<number> {
   const failed = await measure(names, seconds, results);
   const took = Math.round((performance.now() - startedAt) / 1000);
   console.log(`\n${table(results)}\n\n${results.length} figures in ${took} s`);
-  append(history, { at: new Date().toISOString(), seconds: took, machine: facts, results } satisfies History);
+  append(history, { at, seconds: took, machine: facts, results } satisfies History);
   for (const { name, error } of failed)
     console.error(`${name} failed: ${error instanceof Error ? error.stack : error}`);
   return failed.length === 0 ? 0 : 1;
