@@ -114,14 +114,18 @@ int write_all(int fd, const void *data, size_t size) {
   return 0;
 }
 
+void close_kept(int fd) {
+  int error = errno;
+  close(fd);
+  errno = error;
+}
+
 int write_file(const char *path, const char *text) {
   int fd = open(path, O_WRONLY | O_CLOEXEC);
   if (fd < 0) return -1;
   /* One write: the kernel takes maps and cgroup members whole or not at all. */
   ssize_t n = write(fd, text, strlen(text));
-  int error = errno;
-  close(fd);
-  errno = error;
+  close_kept(fd);
   return n == (ssize_t)strlen(text) ? 0 : -1;
 }
 

@@ -29,14 +29,14 @@ struct bytes { const uint8_t *data; uint32_t size; };
 struct range { uint32_t inside, outside, count; };
 struct route { struct bytes message; bool optional; };
 
-enum step_kind { STEP_TMPFS = 1, STEP_DIRECTORY, STEP_FILE, STEP_SYMLINK, STEP_BIND, STEP_VOLUME, STEP_PROC, STEP_DEV, STEP_SEAL };
+enum step_kind { STEP_TMPFS = 1, STEP_DIRECTORY, STEP_FILE, STEP_SYMLINK, STEP_BIND, STEP_VOLUME, STEP_PROC, STEP_DEVPTS, STEP_SEAL };
 struct step {
   enum step_kind kind;
   const char *target, *source;
   struct bytes content;
   uint64_t size;
   uint32_t mode, host_uid, host_gid;
-  bool agent_owned, read_only, recursive, optional, noexec, idmap;
+  bool agent_owned, read_only, recursive, optional, noexec, device, idmap;
   int tree;                /* detached mount, or -1: init opens it itself; -2: optional and absent */
 };
 
@@ -49,7 +49,7 @@ struct plan {
   const uint8_t *nonce;    /* the only copy: helpers wipe theirs */
   uint32_t uid, gid;
   struct range uid_map[RANGES_MAX], gid_map[RANGES_MAX];
-  uint32_t uid_ranges, gid_ranges, cgroups, steps, routes, fixups, ports;
+  uint32_t uid_ranges, gid_ranges, cgroups, steps, routes, nft_acks, fixups, ports;
   bool deny_setgroups;
   const char *cgroup[CGROUPS_MAX];
   enum freezer_kind freezer;
@@ -106,6 +106,7 @@ int64_t monotonic_ms(void);
 int write_all(int fd, const void *data, size_t size);
 int write_file(const char *path, const char *text);
 void close_except(const int *keep, int count);
+void close_kept(int fd);                   /* errno stays */
 uint32_t outside_id(const struct range *map, uint32_t ranges, uint32_t inside);
 bool maps_inside(const struct range *map, uint32_t ranges, uint32_t inside);
 

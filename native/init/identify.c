@@ -118,31 +118,20 @@ static void find_owners(struct scan *s, uint32_t inode) {
   }
 }
 
-static void put_key(struct writer *w, const struct stat *st) {
-  put_u64(w, st->st_dev);
-  put_u64(w, st->st_ino);
-  put_u64(w, (uint64_t)st->st_size);
-  put_u64(w, (uint64_t)st->st_mtim.tv_sec * 1000000000 + (uint64_t)st->st_mtim.tv_nsec);
-  put_u64(w, (uint64_t)st->st_ctim.tv_sec * 1000000000 + (uint64_t)st->st_ctim.tv_nsec);
-}
-
-/* pid, path, whether a key follows, the key. */
+/* pid and path of the executable. */
 static void put_process(struct writer *w, pid_t pid) {
   static const char deleted[] = " (deleted)";
   char link[32], path[4097];
   struct stat exe, named;
   snprintf(link, sizeof link, "/proc/%d/exe", pid);
   ssize_t n = readlink(link, path, sizeof path - 1);
-  bool keyed = stat(link, &exe) == 0;
   path[n > 0 ? n : 0] = 0;
   size_t length = strlen(path), tail = sizeof deleted - 1;
   /* A file may really be called so: only then does the whole name lead to the same inode. */
-  if (length > tail && strcmp(path + length - tail, deleted) == 0 && !(keyed && stat(path, &named) == 0 && named.st_ino == exe.st_ino && named.st_dev == exe.st_dev))
+  if (length > tail && strcmp(path + length - tail, deleted) == 0 && !(stat(link, &exe) == 0 && stat(path, &named) == 0 && named.st_ino == exe.st_ino && named.st_dev == exe.st_dev))
     path[length - tail] = 0;
   put_u32(w, (uint32_t)pid);
   put_string(w, path);
-  put_u8(w, keyed);
-  if (keyed) put_key(w, &exe);
 }
 
 static void put_ancestors(struct writer *w, pid_t pid) {

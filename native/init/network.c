@@ -11,7 +11,7 @@
 #endif
 
 /* Sends prepared netlink bytes and reads acknowledgements until `wanted` arrived; the first refusal ends it. */
-static int netlink_send(int fd, struct bytes message, int wanted) {
+static int netlink_send(int fd, struct bytes message, uint32_t wanted) {
   struct sockaddr_nl kernel = {.nl_family = AF_NETLINK};
   uint8_t buffer[16384];
   if (sendto(fd, message.data, message.size, 0, (struct sockaddr *)&kernel, sizeof kernel) < 0) return -1;
@@ -31,19 +31,6 @@ static int netlink_send(int fd, struct bytes message, int wanted) {
   return 0;
 }
 
-/* How many messages of a batch ask for an acknowledgement. */
-static int count_acks(struct bytes b) {
-  int acks = 0;
-  for (uint32_t at = 0; b.size - at >= sizeof(struct nlmsghdr);) {
-    struct nlmsghdr h;
-    memcpy(&h, b.data + at, sizeof h);
-    if (h.nlmsg_len < sizeof h || h.nlmsg_len > b.size - at) return -1;
-    if (h.nlmsg_flags & NLM_F_ACK) acks++;
-    at += NLMSG_ALIGN(h.nlmsg_len) <= b.size - at ? NLMSG_ALIGN(h.nlmsg_len) : h.nlmsg_len;
-  }
-  return acks;
-}
-
 static int open_netlink(int protocol) {
   struct timeval limit = {.tv_sec = 2};
   int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, protocol);
@@ -58,8 +45,7 @@ static int set_routes(void) {
     const struct route *r = &box.plan.route[i];
     char which[32];
     snprintf(which, sizeof which, "message %u", i);
-    int acks = count_acks(r->message);
-    if (acks < 0 || (netlink_send(fd, r->message, acks) < 0 && !r->optional)) return failed("route", which);
+    if (netlink_send(fd, r->message, 1) < 0 && !r->optional) return failed("route", which);
   }
   close(fd);
   return 0;
@@ -69,8 +55,7 @@ static int set_nft(void) {
   if (box.plan.nft.size == 0) return 0;
   int fd = open_netlink(NETLINK_NETFILTER);
   if (fd < 0) return failed("netlink-netfilter", "");
-  int acks = count_acks(box.plan.nft);
-  if (acks < 0 || netlink_send(fd, box.plan.nft, acks) < 0) return failed("nft", "");
+  if (netlink_send(fd, box.plan.nft, box.plan.nft_acks) < 0) return failed("nft", "");
   close(fd);
   return 0;
 }
@@ -94,9 +79,7 @@ static int add_socket(uint8_t kind, uint8_t family, uint16_t port) {
   }
   if (result == 0 && kind != SOCKET_DNS_UDP) result = listen(fd, backlog);
   if (result < 0) {
-    int error = errno;
-    close(fd);
-    errno = error;
+    close_kept(fd);
     return -1;
   }
   box.listener[box.listeners++] = (struct listener){fd, kind, family, port};

@@ -39,6 +39,7 @@ static void get_step(struct reader *r, struct step *s) {
       s->recursive = get_u8(r);
       s->optional = get_u8(r);
       s->noexec = get_u8(r);
+      s->device = get_u8(r);
       return;
     case STEP_VOLUME:
       s->source = get_string(r);
@@ -48,7 +49,7 @@ static void get_step(struct reader *r, struct step *s) {
       s->host_gid = get_u32(r);
       return;
     case STEP_PROC:
-    case STEP_DEV:
+    case STEP_DEVPTS:
     case STEP_SEAL:
       return;
   }
@@ -68,6 +69,7 @@ static void get_network(struct reader *r, struct plan *p) {
     p->fixup[i] = get_u32(r);
     if ((uint64_t)p->fixup[i] * 8 + 8 > p->sk_program.size) r->bad = true;
   }
+  p->nft_acks = get_u32(r);
   p->nft = get_bytes(r);
   p->ports = get_count(r, PORTS_MAX);
   for (uint32_t i = 0; i < p->ports; i++) p->port[i] = get_u16(r);

@@ -37,11 +37,9 @@ int open_tree_for(struct step *s, int userns) {
   }
   unsigned recursive = s->recursive ? AT_RECURSIVE : 0;
   int tree = (int)syscall(SYS_open_tree, at, "", AT_EMPTY_PATH | TREE_CLONE | TREE_CLOEXEC | recursive);
-  int error = errno;
-  close(at);
-  errno = error;
+  close_kept(at);
   if (tree < 0) return failed(volume ? "volume-clone" : "bind-clone", s->source);
-  uint64_t attrs = ATTR_NOSUID | ATTR_NODEV | (s->read_only ? ATTR_RDONLY : 0) | (s->noexec ? ATTR_NOEXEC : 0);
+  uint64_t attrs = ATTR_NOSUID | (s->device ? 0 : ATTR_NODEV) | (s->read_only ? ATTR_RDONLY : 0) | (s->noexec ? ATTR_NOEXEC : 0);
   if (set_attr(tree, "", AT_EMPTY_PATH | recursive, attrs, -1) < 0) return failed("bind-attributes", s->source);
   if (userns >= 0 && set_attr(tree, "", AT_EMPTY_PATH, ATTR_IDMAP, userns) < 0) return failed("volume-idmap", s->source);
   s->tree = tree;
@@ -110,9 +108,7 @@ static int attach(int tree, const char *target) {
   int at = open_below(target, O_PATH);
   if (at < 0) return -1;
   int result = (int)syscall(SYS_move_mount, tree, "", at, "", MOVE_F_EMPTY | MOVE_T_EMPTY);
-  int error = errno;
-  close(at);
-  errno = error;
+  close_kept(at);
   return result;
 }
 
@@ -131,9 +127,7 @@ static int mount_at(const char *type, const char *target, unsigned long flags, c
   if (at < 0) return -1;
   snprintf(path, sizeof path, "/proc/self/fd/%d", at);
   int result = mount(type, path, type, flags, options);
-  int error = errno;
-  close(at);
-  errno = error;
+  close_kept(at);
   return result;
 }
 
@@ -164,40 +158,11 @@ static int make_link(const char *target, const char *to) {
   int dir = open_parent(target, name, sizeof name);
   if (dir < 0) return failed("symlink", target);
   int result = symlinkat(to, dir, name);
-  close(dir);
+  close_kept(dir);
   return result < 0 && errno != EEXIST ? failed("symlink", target) : 0;
 }
 
-static const char *below(char *path, size_t size, const char *base, const char *name) {
-  snprintf(path, size, "%s/%s", base, name);
-  return path;
-}
-
-static int make_dev(const struct step *s) {
-  static const char *const devices[] = {"null", "zero", "full", "random", "urandom", "tty"};
-  static const char *const links[][2] = {{"ptmx", "pts/ptmx"}, {"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"}};
-  char path[256], source[64];
-  const struct step plain = {0}, agent = {.agent_owned = false};
-  if (mount_tmpfs(&plain, s->target, 0755, 64 << 10) < 0) return -1;
-  for (size_t i = 0; i < sizeof devices / sizeof *devices; i++) {
-    below(path, sizeof path, s->target, devices[i]);
-    snprintf(source, sizeof source, "/dev/%s", devices[i]);
-    int tree = (int)syscall(SYS_open_tree, AT_FDCWD, source, TREE_CLONE | TREE_CLOEXEC);
-    if (tree < 0) return failed("device", source);
-    if (set_attr(tree, "", AT_EMPTY_PATH, ATTR_NOSUID | ATTR_NOEXEC, -1) < 0) return failed("device", source);
-    if (make_point(&plain, path, false) < 0 || attach(tree, path) < 0) return failed("device", path);
-    close(tree);
-  }
-  for (size_t i = 0; i < sizeof links / sizeof *links; i++)
-    if (make_link(below(path, sizeof path, s->target, links[i][0]), links[i][1]) < 0) return -1;
-  below(path, sizeof path, s->target, "pts");
-  if (make_directory(path, 0755, &plain) < 0 || mount_at("devpts", path, MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") < 0)
-    return failed("devpts", path);
-  if (mount_tmpfs(&agent, below(path, sizeof path, s->target, "shm"), 01777, SHM_BYTES) < 0) return -1;
-  return seal(s->target);
-}
-
-int seal(const char *target) {
+static int seal(const char *target) {
   int at = open_below(target, O_PATH | O_DIRECTORY);
   if (at < 0 || set_attr(at, "", AT_EMPTY_PATH, ATTR_RDONLY, -1) < 0) return failed("seal", target);
   close(at);
@@ -216,7 +181,10 @@ static int carry_out(struct step *s) {
       if (make_directory(s->target, 0555, s) < 0 || mount_at("proc", s->target, MS_NOSUID | MS_NODEV | MS_NOEXEC, "hidepid=invisible") < 0)
         return failed("proc", s->target);
       return 0;
-    case STEP_DEV: return make_dev(s);
+    case STEP_DEVPTS:
+      if (make_directory(s->target, 0755, s) < 0 || mount_at("devpts", s->target, MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") < 0)
+        return failed("devpts", s->target);
+      return 0;
     case STEP_SEAL: return seal(s->target);
   }
   return failed("step", s->target);

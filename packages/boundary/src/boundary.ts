@@ -157,7 +157,6 @@ export interface SocketOwner {
   readonly ancestors: readonly {
     readonly pid: number;
     readonly exe: string;
-    readonly exeKey: ExecutableKey | undefined;
   }[];
 }
 

@@ -67,20 +67,11 @@ export function encodeIdentify(pair: SocketPair): Buffer {
   return w.finish();
 }
 
-interface NamedProcess {
-  readonly pid: number;
-  readonly exe: string;
-  readonly exeKey: SocketOwner["exeKey"];
+function readProcess(r: ByteReader): { readonly pid: number; readonly exe: string } {
+  return { pid: r.u32(), exe: r.string() };
 }
 
-function readProcess(r: ByteReader): NamedProcess {
-  const pid = r.u32();
-  const exe = r.string();
-  if (!r.flag()) return { pid, exe, exeKey: undefined };
-  return { pid, exe, exeKey: { dev: r.u64(), ino: r.u64(), size: r.u64(), mtimeNs: r.u64(), ctimeNs: r.u64() } };
-}
-
-/** Owners with the descriptors of their executables; `keyOf` replaces init's word by the descriptor's own fstat. */
+/** Owners with the descriptors of their executables; `keyOf` asks the descriptor itself. */
 export function decodeOwners(
   message: Message,
   keyOf: (fd: number) => NonNullable<SocketOwner["exeKey"]>,

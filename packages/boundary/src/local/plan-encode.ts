@@ -1,5 +1,6 @@
 import { RuntimeError } from "@openshell/base";
 import { ByteWriter } from "./bytes.ts";
+import { acknowledgements } from "./compile/netlink.ts";
 import type { IdRange, LaunchPlan, PlanNetwork, RootStep } from "./plan.ts";
 
 /** Version of the plan's layout; launcher and gateway come from one build, so they must be equal. */
@@ -27,7 +28,7 @@ const STEPS = {
   bind: 5,
   volume: 6,
   proc: 7,
-  dev: 8,
+  devpts: 8,
   seal: 9,
 } as const;
 
@@ -41,7 +42,10 @@ function atMost(what: string, count: number, limit: number): void {
 
 /** Bytes for the launcher's standard input. Layout: native/init/plan.c reads the same fields in the same order. */
 export function encodePlan(plan: LaunchPlan): Buffer {
-  atMost("root steps", plan.root.length, PLAN_LIMITS.steps);
+  const root = plan.root.flatMap((step): readonly EncodedStep[] =>
+    step.kind === "dev" ? devices(step.target) : [step],
+  );
+  atMost("root steps", root.length, PLAN_LIMITS.steps);
   atMost("routes", plan.network.routes.length, PLAN_LIMITS.routes);
   atMost("ports", plan.network.ports.length, PLAN_LIMITS.ports);
   atMost("cgroups", plan.cgroupProcs.length, PLAN_LIMITS.cgroups);
@@ -63,8 +67,8 @@ export function encodePlan(plan: LaunchPlan): Buffer {
   w.u32(plan.cgroupProcs.length);
   for (const path of plan.cgroupProcs) w.string(path);
   w.u8(FREEZERS[plan.freezer.kind]).string(plan.freezer.folder);
-  w.u32(plan.root.length);
-  for (const step of plan.root) writeStep(w, step);
+  w.u32(root.length);
+  for (const step of root) writeStep(w, step);
   writeNetwork(w, plan.network);
   w.u64(BigInt(plan.orphanLimitMs));
   const bytes = w.finish();
@@ -79,7 +83,47 @@ function writeRanges(w: ByteWriter, ranges: readonly IdRange[]): void {
   for (const range of ranges) w.u32(range.inside).u32(range.outside).u32(range.count);
 }
 
-function writeStep(w: ByteWriter, step: RootStep): void {
+/** What a step becomes for init. */
+type EncodedStep =
+  | Exclude<RootStep, { readonly kind: "dev" }>
+  | { readonly kind: "devpts"; readonly target: string }
+  | (Extract<RootStep, { readonly kind: "bind" }> & { readonly device: true });
+
+const DEVICES = ["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICE_LINKS = {
+  ptmx: "pts/ptmx",
+  fd: "/proc/self/fd",
+  stdin: "/proc/self/fd/0",
+  stdout: "/proc/self/fd/1",
+  stderr: "/proc/self/fd/2",
+};
+/** /dev/shm of a sandbox; a later tmpfs step on the same target covers it. */
+const SHM_BYTES = 256n << 20n;
+
+/** A `/dev` of the sandbox's own: harmless devices of the host, own terminals, own shared memory, nothing else. */
+function devices(target: string): readonly EncodedStep[] {
+  const tmpfs = { kind: "tmpfs", noexec: false, owner: "root" } as const;
+  const bind = {
+    kind: "bind",
+    readOnly: false,
+    recursive: false,
+    optional: false,
+    noexec: true,
+    device: true,
+  } as const;
+  return [
+    { ...tmpfs, target, mode: 0o755, sizeBytes: 64n << 10n },
+    ...DEVICES.map((name) => ({ ...bind, source: `/dev/${name}`, target: `${target}/${name}` })),
+    ...Object.entries(DEVICE_LINKS).map(
+      ([name, to]) => ({ kind: "symlink", target: `${target}/${name}`, to }) as const,
+    ),
+    { kind: "devpts", target: `${target}/pts` },
+    { ...tmpfs, target: `${target}/shm`, mode: 0o1777, sizeBytes: SHM_BYTES },
+    { kind: "seal", target },
+  ];
+}
+
+function writeStep(w: ByteWriter, step: EncodedStep): void {
   if (!step.target.startsWith("/")) refuse(`target ${JSON.stringify(step.target)} is not absolute`);
   w.u8(STEPS[step.kind]).string(step.target);
   switch (step.kind) {
@@ -98,7 +142,11 @@ function writeStep(w: ByteWriter, step: RootStep): void {
       return;
     case "bind":
       w.string(step.source);
-      w.flag(step.readOnly).flag(step.recursive).flag(step.optional).flag(step.noexec);
+      w.flag(step.readOnly)
+        .flag(step.recursive)
+        .flag(step.optional)
+        .flag(step.noexec)
+        .flag("device" in step);
       return;
     case "volume":
       w.string(step.source).flag(step.readOnly);
@@ -107,7 +155,7 @@ function writeStep(w: ByteWriter, step: RootStep): void {
         .u32(step.idmap?.hostGid ?? 0);
       return;
     case "proc":
-    case "dev":
+    case "devpts":
     case "seal":
       return;
   }
@@ -124,7 +172,8 @@ function writeNetwork(w: ByteWriter, network: PlanNetwork): void {
   atMost("map fix-ups", fixups.length, 8);
   w.u32(fixups.length);
   for (const index of fixups) w.u32(index);
-  w.bytes(network.nft ?? new Uint8Array());
+  const nft = network.nft ?? new Uint8Array();
+  w.u32(acknowledgements(nft)).bytes(nft);
   w.u32(network.ports.length);
   for (const port of network.ports) w.u16(port);
 }

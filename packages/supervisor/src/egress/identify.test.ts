@@ -48,7 +48,7 @@ function owner(path: string, shown = path): SocketOwner {
     exe: shown,
     exeFd,
     exeKey: { dev, ino, size, mtimeNs, ctimeNs },
-    ancestors: [{ pid: 1, exe: "/bin/sh", exeKey: undefined }],
+    ancestors: [{ pid: 1, exe: "/bin/sh" }],
   };
 }
 

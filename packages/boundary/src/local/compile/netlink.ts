@@ -60,3 +60,13 @@ export function compile(write: (writer: ByteWriter) => void): Uint8Array {
   write(writer);
   return writer.finish();
 }
+
+/** How many messages of a batch ask for an acknowledgement. */
+export function acknowledgements(batch: Uint8Array): number {
+  const view = new DataView(batch.buffer, batch.byteOffset, batch.byteLength);
+  let count = 0;
+  for (let at = 0; at + 16 <= batch.length; at += (Math.max(16, view.getUint32(at, true)) + 3) & ~3) {
+    if ((view.getUint16(at + 6, true) & NLM_F_ACK) !== 0) count += 1;
+  }
+  return count;
+}
