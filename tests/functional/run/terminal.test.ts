@@ -52,7 +52,10 @@ async function sit(
 }
 
 test("the command has a terminal of the same size, and follows it", async () => {
-  const script = 'tty; stty size; trap "stty size; exit 0" WINCH; echo ready; while :; do sleep 0.05; done';
+  // The size comes with the attachment, which may be a little later than the command.
+  const script = `
+    tty; while [ "$(stty size)" = "24 80" ]; do sleep 0.02; done; stty size
+    trap "stty size; exit 0" WINCH; echo ready; while :; do sleep 0.05; done`;
   const session = await sit(["run", "--", "sh", "-c", script], [{ see: "ready", resize: [40, 120] }]);
   expect(session).toMatchObject({ code: 0, left: [], restored: true });
   expect(session.output).toMatch(/\/dev\/pts\/\d+\r\n33 101\r\nready\r\n40 120\r\n/);
