@@ -376,5 +376,5 @@ test("what a sandbox is made of travels as the gateway reads it", async () => {
   ];
   for (const flags of wrong)
     expect(await run(["run", ...flags, "--", "ls"]), flags.join(" ")).toMatchObject({ code: 2 });
-  expect(gateway.calls).toHaveLength(1);
+  expect(gateway.calls).toHaveLength(2);
 });

@@ -37,7 +37,7 @@ export function staticFieldChanges(baseline: SandboxPolicy, next: SandboxPolicy)
         const name = list === "readOnly" ? "read_only" : "read_write";
         violations.push({
           field: `policy.filesystem.${name}`,
-          description: `must keep ${removed.join(", ").slice(0, 160)}: paths cannot be taken from a running sandbox`,
+          description: `${removed.join(", ").slice(0, 160)} cannot be removed from a running sandbox`,
         });
       }
     }
