@@ -131,6 +131,25 @@ test("a limit that the gateway cannot hold is told before the start; others are 
   expect(await limited()).toBe("");
 });
 
+test("a refusal is shown although its line comes after the end of the command", async () => {
+  const gatewayLine = (message: string) => ({ source: "gateway", message });
+  const refusal = {
+    source: "sandbox",
+    message: "NET:REFUSE [MED] DENIED /usr/bin/curl(5) -> example.com:443 [policy:- engine:opa] [reason:not allowed]",
+  };
+  let asked = 0;
+  gateway.answers.set("GetSandboxLogs", () => {
+    asked += 1;
+    const early = [gatewayLine("Ready: the workload runs under policy version 1")];
+    const late = [...early, refusal, gatewayLine("MainProcessCompleted: the main process exited with code 0")];
+    return { message: { logs: asked < 3 ? early : late } };
+  });
+  serve([exit(0)]);
+  const { stderr } = await run(["--no-tty", "--", "x"], { columns: 100, env: { NO_COLOR: "1" } });
+  expect(stderr).toContain("the policy refused once:\n  /usr/bin/curl -> example.com:443: not allowed\n");
+  expect(asked).toBe(3);
+});
+
 test("a terminal is told where the command works", async () => {
   serve([exit(0)]);
   const at = async (argv: string[]): Promise<string> =>

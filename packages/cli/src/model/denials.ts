@@ -9,6 +9,13 @@ const SHOWN = 3;
 const LINES = 500;
 /** A person waits no longer for this at the end of a command. Milliseconds. */
 const LIMIT_MS = 2_000;
+/**
+ * The end of a command arrives by another connection than the log, which may be behind. The supervisor sends its lines before
+ * it reports the end to the gateway, whose own line about it tells that they are all there. Milliseconds.
+ */
+const COMPLETE_LIMIT_MS = 500;
+const POLL_MS = 20;
+const ENDED = /^MainProcess(Completed|Failed)\b/;
 
 export interface Denial {
   /** Who and where to: `/usr/bin/curl(5) -> example.com:443`. */
@@ -35,15 +42,15 @@ function unescapeToken(token: string): string {
 
 /** What the policy refused a sandbox, for the person in front of the terminal. Says nothing when nothing was, or when it cannot be told. */
 export async function sayDenials(context: Context, sandbox: string): Promise<void> {
-  const request = { workspaceScope: context.scope, sandbox, lines: LINES, sources: ["sandbox"] };
-  let answer: Json;
+  let lines: readonly Json[];
   try {
-    answer = await context.call("GetSandboxLogs", request, { timeoutMs: LIMIT_MS });
+    lines = await completeLog(context, sandbox);
   } catch {
     return;
   }
-  const logs = Array.isArray(answer["logs"]) ? answer["logs"] : [];
-  const denials = logs.flatMap((line) => parseDenial(text(object(line)["message"])) ?? []);
+  const denials = lines.flatMap((line) =>
+    line["source"] === "sandbox" ? (parseDenial(text(line["message"])) ?? []) : [],
+  );
   const different = [...new Map(denials.map((denial) => [withoutPid(denial.what) + denial.reason, denial])).values()];
   if (different.length === 0) return;
   const times = denials.length === 1 ? "once" : `${denials.length} times`;
@@ -53,6 +60,18 @@ export async function sayDenials(context: Context, sandbox: string): Promise<voi
     if (next !== "") await context.say(context.err.dim(`    next: ${escapeUntrusted(next)}`));
   }
   if (different.length > SHOWN) await context.say(context.err.dim(`  and ${different.length - SHOWN} more`));
+}
+
+async function completeLog(context: Context, sandbox: string): Promise<readonly Json[]> {
+  const deadline = performance.now() + COMPLETE_LIMIT_MS;
+  for (;;) {
+    const request = { workspaceScope: context.scope, sandbox, lines: LINES };
+    const { logs } = await context.call("GetSandboxLogs", request, { timeoutMs: LIMIT_MS });
+    const lines = Array.isArray(logs) ? logs.map(object) : [];
+    const ended = lines.some((line) => line["source"] === "gateway" && ENDED.test(text(line["message"])));
+    if (ended || performance.now() > deadline) return lines;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+  }
 }
 
 function withoutPid(what: string): string {

@@ -67,7 +67,7 @@ export class Progress implements Disposable {
     const frame = FRAMES[this.#frame % FRAMES.length]!;
     this.#frame += 1;
     // Longer than the terminal is wide would leave lines behind.
-    const room = Math.max(10, (this.#stream.columns ?? 80) - 12);
+    const room = Math.max(10, (this.#stream.columns || 80) - 12);
     this.#stream.write(`\r\u001b[K${this.#style.cyan(frame)} ${this.#text.slice(0, room)}${elapsed}`);
   }
 }
