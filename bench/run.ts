@@ -49,7 +49,7 @@ async function main(): Promise<number> {
   if (!(seconds > 0 && seconds <= 60)) usage("--seconds takes a number up to 60");
   if (!insideTestNetwork()) return outside();
   const at = new Date().toISOString();
-  const history = resolve(values.json ?? `${LOCAL_RESULTS}/${at.replaceAll(":", "-")}.json`);
+  const history = resolve(values.json ?? `${LOCAL_RESULTS}/${at.replaceAll(":", "-")}.jsonl`);
   const facts = machine();
   console.log(`${facts.cpu}, ${facts.cores} cores, Linux ${facts.kernel}, Node ${facts.node}, load ${facts.load}\n`);
   const startedAt = performance.now();
