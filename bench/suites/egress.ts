@@ -41,7 +41,7 @@ async function inTurns<Name extends string>(
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const name of names) {
       const [side, wanted] = jobs[name];
-      const job = { seconds: seconds / ROUNDS, ...wanted };
+      const job = { seconds, ...wanted };
       found
         .get(name)!
         .push(
