@@ -9,24 +9,16 @@ const walk = (steps: number) =>
     [step, "after"] as const,
   ]);
 
-describe("a gateway that dies", () => {
+/** Above the sum of what a test waits for: a wait that comes to its own limit says what it saw, this one does not. Milliseconds. */
+const TEST_LIMIT_MS = 30_000;
+
+describe("a gateway that dies", { timeout: TEST_LIMIT_MS }, () => {
   let gateway: Harness;
   beforeEach(async () => {
     gateway = await Harness.open();
   });
   afterEach(() => gateway[Symbol.asyncDispose]());
 
-  /** Runs `act` until the crash, or to its end when the crash is beyond it. False: it was beyond. */
-  async function dieDuring(step: number, when: "before" | "after", act: () => Promise<unknown>): Promise<boolean> {
-    const died = gateway.crashAt(step, when);
-    const outcome = await Promise.race([died.then(() => "died" as const), act().then(() => "done" as const)]);
-    if (outcome === "done") {
-      gateway.cancelCrash();
-      return false;
-    }
-    await gateway.restartDead();
-    return true;
-  }
   const exists = async (): Promise<boolean> => (await gateway.store.sandboxes.byName("default", "box")) !== undefined;
   const remove = () => gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box", allowMissing: true });
   async function nothingLeft(): Promise<void> {
@@ -40,7 +32,7 @@ describe("a gateway that dies", () => {
   }
 
   it.each(walk(7))("at effect %i of a create (%s it): the sandbox runs once, or never was", async (step, when) => {
-    const died = await dieDuring(step, when, async () => {
+    const died = await gateway.dieDuring(step, when, async () => {
       await gateway.create();
       await gateway.phase(SandboxPhase.READY);
     });
@@ -59,7 +51,7 @@ describe("a gateway that dies", () => {
   it.each(walk(6))("at effect %i of a delete (%s it): it is finished, or was never asked for", async (step, when) => {
     await gateway.create();
     await gateway.phase(SandboxPhase.READY);
-    await dieDuring(step, when, remove);
+    await gateway.dieDuring(step, when, remove);
     await gateway.until(async () => {
       const record = await gateway.store.sandboxes.byName("default", "box");
       return record?.status.phase !== SandboxPhase.DELETING;
@@ -79,7 +71,7 @@ describe("a gateway that dies", () => {
     async (step, when) => {
       await gateway.create();
       await gateway.phase(SandboxPhase.READY);
-      await dieDuring(step, when, async () => {
+      await gateway.dieDuring(step, when, async () => {
         await gateway.client.stopSandbox({ workspaceScope: gateway.scope, name: "box" });
         await gateway.phase(SandboxPhase.STOPPED);
         await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
@@ -102,7 +94,7 @@ describe("a gateway that dies", () => {
     async (step, when) => {
       const { metadata } = await gateway.create({ spec: { command: ["true"] } });
       await gateway.phase(SandboxPhase.READY);
-      await dieDuring(step, when, async () => {
+      await gateway.dieDuring(step, when, async () => {
         gateway.host!.attached.get(metadata!.id)!.exit(9);
         await gateway.phase(SandboxPhase.ERROR);
         await gateway.until(() => gateway.driver.sandboxes.get(metadata!.id)?.running === undefined, "released");

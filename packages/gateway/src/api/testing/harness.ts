@@ -13,7 +13,6 @@ import {
 import { type CreateSandboxRequestSchema, OpenShell, type Sandbox, SandboxPhase } from "@openshell/api";
 import { errorBoundary } from "@openshell/api/error-boundary.ts";
 import { systemClock } from "@openshell/base";
-import type { ComputeDriver, SandboxIntent } from "@openshell/drivers/driver.ts";
 import pino from "pino";
 import { type Caller, callerKey } from "../../auth/caller.ts";
 import { Secret } from "../../auth/secret.ts";
@@ -27,6 +26,12 @@ import { createVault } from "../../store/vault.ts";
 import { assembleServices } from "../services.ts";
 import { BOOT, FakeDriver } from "./fake-driver.ts";
 import { FakeHost, type FakeWorkload } from "./fake-host.ts";
+import { MortalProcess, type Side } from "./mortal-process.ts";
+
+/** Every wait of a test, an answered call among them, ends after so long, and says what it saw. Milliseconds. */
+const WAIT_LIMIT_MS = 5_000;
+/** Between two looks at what is waited for. Milliseconds. */
+const POLL_MS = 5;
 
 const admin: Caller = {
   subject: "local:0",
@@ -73,11 +78,13 @@ export class Harness implements AsyncDisposable {
   #hostTransport!: Transport;
   #hostRecord: HostRecord | undefined;
   #hostSecret = "";
-  #crash: { left: number; readonly when: "before" | "after"; readonly died: () => void } | undefined;
-  #life = 0;
-  #alive = true;
+  #process = new MortalProcess();
+  /** Stores of processes that died: closed at the end, as nobody waits for them before. */
+  readonly #deadStores: Store[] = [];
   /** Set to keep hosts from being started. */
   hostsAvailable = true;
+  /** Limit of each wait that is not told another one. Milliseconds. */
+  limitMs = WAIT_LIMIT_MS;
   /** Boot of the machine that the next gateway finds itself in. */
   bootId = BOOT;
   configureHost: (host: FakeHost) => void = () => {};
@@ -97,8 +104,10 @@ export class Harness implements AsyncDisposable {
 
   async #boot(): Promise<void> {
     const real = await openStore(join(this.#folder, "gateway.db"));
-    const life = this.#life;
-    this.store = this.#mortalStore(real, life);
+    const process = new MortalProcess();
+    this.#process = process;
+    void process.died.then(() => this.#loseHost(process));
+    this.store = process.store(real);
     this.#stopping = new AbortController();
     const mac = (purpose: string) => (data: Uint8Array) =>
       new Uint8Array(
@@ -120,7 +129,7 @@ export class Harness implements AsyncDisposable {
       alwaysDenied: () => ["127.0.0.1:17670"],
       stopping: this.#stopping.signal,
     };
-    this.services = assembleServices(deps, this.#mortalDriver(life), this.bootId);
+    this.services = assembleServices(deps, process.driver(this.driver), this.bootId);
     const identify: Interceptor = (next) => (request) => {
       request.contextValues.set(callerKey, this.caller);
       return next(request);
@@ -129,41 +138,17 @@ export class Harness implements AsyncDisposable {
       translate: translateError,
       onInternal: (error) => void this.logLines.push(String((error as Error).stack)),
     });
+    const limited: Interceptor = (next) => (request) =>
+      request.stream ? next(request) : this.#within(next(request), `answer to ${request.method.name}`);
     this.client = createClient(
       OpenShell,
-      createRouterTransport(this.services.userRoutes, { router: { interceptors: [boundary, identify] } }),
+      createRouterTransport(this.services.userRoutes, {
+        router: { interceptors: [boundary, identify] },
+        transport: { interceptors: [limited] },
+      }),
     );
     this.#hostTransport = createRouterTransport(this.services.hostRoutes, { router: { interceptors: [boundary] } });
-    await this.services.start();
-  }
-
-  /** The store as a process sees it that may die. */
-  #mortalStore(real: Store, life: number): Store {
-    const store: Store = Object.create(real, {
-      write: { value: (...commands: Parameters<Store["write"]>) => this.#effect(life, () => real.write(...commands)) },
-      failed: { value: real.failed },
-      [Symbol.asyncDispose]: { value: () => real[Symbol.asyncDispose]() },
-      modifySandbox: {
-        value: async (id: string, mutate: Parameters<Store["modifySandbox"]>[1]) =>
-          // One effect when something is written, none otherwise.
-          mutate((await real.sandboxes.byId(id)) as never) === undefined
-            ? await real.modifySandbox(id, mutate)
-            : await this.#effect(life, () => real.modifySandbox(id, mutate)),
-      },
-    });
-    return store;
-  }
-
-  #mortalDriver(life: number): ComputeDriver {
-    const { driver } = this;
-    return Object.create(driver, {
-      name: { value: driver.name },
-      create: { value: (intent: SandboxIntent) => this.#effect(life, () => driver.create(intent)) },
-      start: { value: (intent: SandboxIntent) => this.#effect(life, () => driver.start(intent)) },
-      stop: { value: (id: string) => this.#effect(life, () => driver.stop(id)) },
-      delete: { value: (id: string) => this.#effect(life, () => driver.delete(id)) },
-      watch: { value: (signal: AbortSignal) => driver.watch(signal) },
-    });
+    await this.#within(this.services.start(), "start of the gateway");
   }
 
   #launcher(): HostLauncher {
@@ -230,54 +215,40 @@ export class Harness implements AsyncDisposable {
     for (const listener of this.#listeners) listener.onGone(record, false);
   }
 
-  /**
-   * The gateway dies at the `step`-th effect from now (a write of the store or an operation of the driver): before it
-   * happens or after it happened but before anybody is told. Nothing that the dead process still does has any effect.
-   * Resolves when it died; `restartDead` starts its successor.
-   */
-  crashAt(step: number, when: "before" | "after"): Promise<void> {
-    const { promise, resolve } = Promise.withResolvers<void>();
-    this.#crash = { left: step, when, died: resolve };
-    return promise;
+  /** The gateway dies at the `step`-th effect from now. Resolves when it has died; `restartDead` starts its successor. */
+  crashAt(step: number, side: Side): Promise<void> {
+    this.#process.dieAt(step, side);
+    return this.#process.died;
   }
 
-  /** No crash any more; says how many effects were left until it. */
-  cancelCrash(): number {
-    const left = this.#crash?.left ?? 0;
-    this.#crash = undefined;
-    return left;
+  /**
+   * Runs `act` until the gateway dies at the `step`-th effect from now, and starts its successor. False: `act` came to its
+   * end, and the death was beyond it.
+   */
+  async dieDuring(step: number, side: Side, act: () => Promise<unknown>): Promise<boolean> {
+    const process = this.#process;
+    const died = this.crashAt(step, side);
+    await Promise.race([died, act()]);
+    // What `act` waited for may have been the very effect that the gateway is about to die after.
+    if (process.spare()) return false;
+    await this.#within(died, "death of the gateway");
+    await this.restartDead();
+    return true;
   }
 
   /** As `restart`, for a gateway that died by `crashAt`: nothing of it is disposed in order. */
   async restartDead(): Promise<void> {
     this.#stopping.abort();
-    this.host?.kill();
-    this.host = undefined;
-    this.#crash = undefined;
-    this.#life += 1;
-    this.#alive = true;
+    this.#deadStores.push(this.store);
     await this.#boot();
     if (this.#hostRecord !== undefined) this.startHost();
   }
 
-  /** Runs one effect of the process of this life, or dies at it. */
-  async #effect<T>(life: number, run: () => Promise<T>): Promise<T> {
-    const dead = (): boolean => life !== this.#life || !this.#alive;
-    if (dead()) return await new Promise<never>(() => {});
-    const crash = this.#crash;
-    const hit = crash !== undefined && --crash.left === 0;
-    if (hit && crash.when === "before") return await this.#die(crash);
-    const result = await run();
-    if (hit) return await this.#die(crash);
-    return dead() ? await new Promise<never>(() => {}) : result;
-  }
-
-  async #die(crash: { readonly died: () => void }): Promise<never> {
-    this.#alive = false;
+  /** The streams of a host end with the gateway that they lead to. */
+  #loseHost(process: MortalProcess): void {
+    if (process !== this.#process) return;
     this.host?.kill();
     this.host = undefined;
-    crash.died();
-    return await new Promise<never>(() => {});
   }
 
   /** The gateway dies without a word and another one starts; the host survives and reconnects. */
@@ -288,10 +259,13 @@ export class Harness implements AsyncDisposable {
   }
 
   async #halt(): Promise<void> {
+    const process = this.#process;
     this.#stopping.abort();
     this.host?.kill();
     this.host = undefined;
-    await this.services[Symbol.asyncDispose]();
+    // A dead gateway has nothing more to do, and would wait for itself.
+    if (process.spare()) await this.#within(this.services[Symbol.asyncDispose](), "end of the gateway");
+    process.kill();
     await this.store[Symbol.asyncDispose]();
   }
 
@@ -308,31 +282,78 @@ export class Harness implements AsyncDisposable {
   }
 
   /** Waits until the sandbox is in this phase. */
-  async phase(wanted: SandboxPhase, name = "box", limitMs = 5_000): Promise<Sandbox> {
-    const deadline = performance.now() + limitMs;
-    for (;;) {
-      const sandbox = await this.get(name);
-      if (sandbox.status?.phase === wanted) return sandbox;
-      if (performance.now() > deadline) {
-        throw new Error(
-          `phase ${SandboxPhase[sandbox.status!.phase]}: ${JSON.stringify(sandbox.status?.conditions)}\n${this.logLines.join("")}`,
-        );
+  async phase(wanted: SandboxPhase, name = "box", limitMs = this.limitMs): Promise<Sandbox> {
+    let sandbox: Sandbox | undefined;
+    const reached = async (): Promise<boolean> => {
+      sandbox = await this.get(name);
+      return sandbox.status?.phase === wanted;
+    };
+    await this.until(reached, `phase ${SandboxPhase[wanted]} of ${name}`, limitMs);
+    return sandbox!;
+  }
+
+  /** Waits until something holds. A wait that began before the gateway died is over with it. */
+  async until(holds: () => boolean | Promise<boolean>, what: string, limitMs = this.limitMs): Promise<void> {
+    const process = this.#process;
+    let over = false;
+    const poll = async (): Promise<void> => {
+      while (!over) {
+        const held = await holds();
+        if (process !== this.#process) throw new Error(`${what}: the gateway that it was expected of is dead`);
+        if (held) return;
+        await new Promise((resolve) => setTimeout(resolve, POLL_MS));
       }
-      await new Promise((resolve) => setTimeout(resolve, 5));
+    };
+    try {
+      await this.#within(poll(), what, limitMs);
+    } finally {
+      over = true;
     }
   }
 
-  /** Waits until something holds. */
-  async until(holds: () => boolean | Promise<boolean>, what: string, limitMs = 5_000): Promise<void> {
-    const deadline = performance.now() + limitMs;
-    while (!(await holds())) {
-      if (performance.now() > deadline) throw new Error(`${what}: not within ${limitMs} ms\n${this.logLines.join("")}`);
-      await new Promise((resolve) => setTimeout(resolve, 5));
+  /** @throws Error with the state of everything when `work` takes longer than the limit. */
+  async #within<T>(work: PromiseLike<T>, what: string, limitMs = this.limitMs): Promise<T> {
+    const { promise: late, reject } = Promise.withResolvers<never>();
+    const timer = setTimeout(() => {
+      void this.#state().then((state) => reject(new Error(`${what}: not within ${limitMs} ms\n${state}`)));
+    }, limitMs);
+    try {
+      return await Promise.race([work, late]);
+    } finally {
+      clearTimeout(timer);
     }
+  }
+
+  /** What is known, for the message of a wait that came to its limit. Reads the store as it is, whoever is dead. */
+  async #state(): Promise<string> {
+    const sandboxes = await this.store.sandboxes.list({ limit: 10 }).catch((error: unknown) => String(error));
+    const stored =
+      typeof sandboxes === "string"
+        ? [sandboxes]
+        : sandboxes.map(({ name, generation, status: { phase, conditions } }) => {
+            const why = conditions.map(
+              ({ type, status, reason, message }) => `${type}=${status} ${reason}: ${message}`,
+            );
+            return `${name}: generation ${generation}, ${SandboxPhase[phase]} (${why.join("; ")})`;
+          });
+    const compute = [...this.driver.sandboxes.values()].map(
+      ({ sandboxId, generation, running }) => `${sandboxId}/${generation} ${running === undefined ? "ended" : "runs"}`,
+    );
+    const workloads = [...this.workloads].map(([key, workload]) => `${key} ${JSON.stringify(workload)}`);
+    const host = this.host === undefined ? "none" : [...this.host.attached.keys()].join(", ");
+    return [
+      this.#process.describe(),
+      ...stored.map((line) => `stored ${line}`),
+      `driver: ${compute.join(", ")}`,
+      `workloads: ${workloads.join(", ")}`,
+      `host: ${host}`,
+      this.logLines.join(""),
+    ].join("\n");
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#halt();
+    for (const store of this.#deadStores) await store[Symbol.asyncDispose]();
     await rm(this.#folder, { recursive: true, force: true });
   }
 }
