@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { everything } from "./commands/index.ts";
 import { splitWords } from "./dispatch.ts";
 import { runCommandLine } from "./testing/surroundings.ts";
 import { refuseUndecodable } from "./undecodable.ts";
@@ -51,6 +52,16 @@ test("wrong words end with status 2, a cause and a next step", async () => {
     [["snadbox"], 'there is no command "snadbox"', "Did you mean openshell sandbox?"],
     [["sandbox", "lst"], 'openshell sandbox has no command "lst"', "Did you mean openshell sandbox list?"],
     [["xyzzy"], 'there is no command "xyzzy"', "See openshell --help"],
+    [
+      ["forward", "list"],
+      "openshell forward is not built yet in this version",
+      "See openshell --help for what is there",
+    ],
+    [
+      ["sb", "upload"],
+      "openshell sandbox upload is not built yet in this version",
+      "See openshell --help for what is there",
+    ],
     [["--frobnicate"], "unknown option --frobnicate", "See openshell --help"],
     [["sandbox", "list", "--naems"], "unknown option --naems", "Did you mean --names?"],
     [["sandbox", "list", "--", "x"], "openshell sandbox list runs no command", 'Remove "--" and what follows'],
@@ -78,4 +89,13 @@ test("an argument that is not UTF-8 is refused instead of changed; U+FFFD is tex
   const argv = ["run", "--", "cat", "a\ufffd"];
   expect(() => refuseUndecodable(argv, bytes(0x61, 0xff))).toThrow('"a\ufffd" is not UTF-8');
   expect(() => refuseUndecodable(argv, bytes(0x61, 0xef, 0xbf, 0xbd))).not.toThrow();
+});
+
+test("no command that is there is said not to be built", async () => {
+  for (const entry of everything()) {
+    const words = "commands" in entry ? entry.commands.map((command) => [entry.name, command.name]) : [[entry.name]];
+    for (const argv of words) {
+      expect(await runCommandLine([...argv, "--help"]), argv.join(" ")).toMatchObject({ code: 0, stderr: "" });
+    }
+  }
 });

@@ -101,6 +101,7 @@ async function routeGroup(
   }
   const entry = group.commands.find((item) => item.name === second);
   if (entry === undefined) {
+    if (NOT_BUILT[group.name]?.includes(second)) throw notBuilt(`${group.name} ${second}`);
     const near = nearestName(
       second,
       group.commands.map((item) => item.name),
@@ -129,7 +130,21 @@ async function printVersion(surroundings: Surroundings): Promise<number> {
   return EXIT.ok;
 }
 
+/** Commands of the official command line that this one does not have yet, by group: whoever types one has not mistyped. */
+const NOT_BUILT: Readonly<Record<string, readonly string[]>> = {
+  "": ["doctor", "forward", "profile", "rule", "service", "settings", "ssh-proxy", "term", "whoami", "workspace"],
+  sandbox: ["connect", "download", "provider", "resume", "ssh-config", "suspend", "template", "upload"],
+  policy: ["delete", "update"],
+  provider: ["list-profiles", "profile", "refresh"],
+  gateway: ["add", "info", "list", "login", "logout", "remove", "select", "upgrade-check"],
+};
+
+function notBuilt(command: string) {
+  return usageError(`openshell ${command} is not built yet in this version`, "See openshell --help for what is there");
+}
+
 function unknownCommand(word: string) {
+  if (NOT_BUILT[""]?.includes(word)) return notBuilt(word);
   const near = nearestName(word, allNames());
   return usageError(
     `there is no command ${JSON.stringify(word.slice(0, 64))}`,
