@@ -13,7 +13,7 @@ export const WORKLOAD_FLAGS: readonly Flag[] = [
     long: "volume",
     value: "SRC:DST[:ro]",
     many: true,
-    help: "mount a folder or file of this machine (this machine's gateway only)",
+    help: "mount a folder or file of this machine (its own gateway only); :rw-all opens git hooks and start-up files too",
   },
   { long: "env", value: "KEY=VALUE", many: true, help: "variable of the main process" },
   { long: "label", value: "KEY=VALUE", many: true, help: "label of the sandbox" },
