@@ -35,7 +35,7 @@ export const spec: CommandSpec = {
   examples: [
     "openshell run -- id",
     'openshell run --volume "$PWD:/work" -- make test',
-    'openshell run --policy policy.yaml --provider model --volume "$PWD:/work" -- opencode run "fix the failing test"',
+    'openshell run --policy policy.yaml --provider model --volume "$PWD:/work" --volume "$HOME/agent:/opt/agent:ro" -- /opt/agent/run',
   ],
 };
 
