@@ -63,6 +63,8 @@ else
   [ -z "$system_node" ] || version=$("$system_node" -v 2>/dev/null) || version="one that does not start"
   say "fetching Node (this system has $version, $oldest_node or newer is needed)"
   quietly npm ci "$work/tools/node" || die "fetching Node failed. Check that npm reaches its registry"
+  # Packages for one architecture are optional to npm, so it fails in silence.
+  [ -x "$node" ] || die "npm fetched no Node for $architecture. Check that npm reaches its registry and can write its cache (npm config get cache)"
   node_is_new_enough "$node" || die "the fetched Node does not start: $node"
 fi
 PATH=$(dirname -- "$node"):$PATH

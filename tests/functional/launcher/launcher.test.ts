@@ -24,6 +24,11 @@ const run = promisify(execFile);
 /** An id that nobody has. */
 const OTHER_USER = 30_500;
 
+/** Without what npm tells the scripts that it runs: its cache belongs to whoever runs the tests. */
+function plainEnvironment(): NodeJS.ProcessEnv {
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.toLowerCase().startsWith("npm_")));
+}
+
 /** Without the repository's own tools, which another user may not reach. */
 function systemPath(): string {
   return (process.env["PATH"] ?? "")
@@ -200,7 +205,7 @@ describe("launcher", () => {
     if (asRoot) chownSync(home, OTHER_USER, OTHER_USER);
     else chmodSync(checkout, 0o555);
     const user = asRoot ? { uid: OTHER_USER, gid: OTHER_USER } : {};
-    const env = { ...process.env, PATH: systemPath(), HOME: home, XDG_CACHE_HOME: join(home, "cache") };
+    const env = { ...plainEnvironment(), PATH: systemPath(), HOME: home, XDG_CACHE_HOME: join(home, "cache") };
     const again = () => run(join(checkout, "openshell"), [], { env, cwd: "/", ...user });
     try {
       const { stdout, stderr } = await again();
