@@ -19,6 +19,8 @@ const SCOPE = { selection: { case: "workspace", value: "default" } } as const;
 const READY_TIMEOUT_MS = 60_000;
 const EXEC_TIMEOUT_MS = 30_000;
 /** Requests to a gateway that another process may be starting. */
+/** Of each stream, from its beginning. */
+const KEPT_OUTPUT_BYTES = 64 * 1024 * 1024;
 const POLL_MS = 20;
 
 /** The folders of the gateway that a test home holds; one gateway, called as the command line calls it by default. */
@@ -206,10 +208,14 @@ export class TestSandbox implements AsyncDisposable {
       { timeoutMs: options.timeoutMs ?? EXEC_TIMEOUT_MS },
     );
     const output: Record<"stdout" | "stderr", Uint8Array[]> = { stdout: [], stderr: [] };
+    const kept = { stdout: 0, stderr: 0 };
     let exitCode: number | undefined;
     for await (const { payload } of events) {
-      if (payload.case === "stdout" || payload.case === "stderr") output[payload.case].push(payload.value.data);
-      else if (payload.case === "exit") exitCode = payload.value.exitCode;
+      if (payload.case === "stdout" || payload.case === "stderr") {
+        // A flood is read to its end without being kept.
+        if (kept[payload.case] < KEPT_OUTPUT_BYTES) output[payload.case].push(payload.value.data);
+        kept[payload.case] += payload.value.data.length;
+      } else if (payload.case === "exit") exitCode = payload.value.exitCode;
     }
     if (exitCode === undefined) throw new Error(`${argv[0]} in ${this.name}: no exit status`);
     const stdoutBytes = Buffer.concat(output.stdout);
