@@ -1,5 +1,5 @@
 /**
- * Cost of policy decisions: `node bench/policy.ts`. The budget is 5 µs p99 with 100,000 endpoints (DESIGN §9); the same
+ * Cost of policy decisions: `node bench/policy.ts`. The budget is 5 µs p99 with 100,000 endpoints (docs/performance.md); the same
  * questions are asked of a small policy in the same run, since the cost must not grow with the number of rules.
  */
 import {

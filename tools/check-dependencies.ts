@@ -1,5 +1,5 @@
 /**
- * Holds the dependency rule of DESIGN §6: which package may import which, what pure packages may import, and that no
+ * Holds the dependency rule of the packages: which package may import which, what pure packages may import, and that no
  * lock file names a registry. Prints each breach with its line; exits 1 when there is one.
  */
 import { readdirSync, readFileSync, statSync } from "node:fs";

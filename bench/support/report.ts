@@ -11,13 +11,13 @@ export interface Result {
   readonly measured: number;
   readonly unit: "ms" | "/s" | "MB/s" | "MB" | "ms/s" | "count";
   readonly reference?: { readonly what: string; readonly value: number };
-  /** DESIGN §9, in words. */
+  /** The budget (docs/performance.md), in words. */
   readonly budget?: string;
   /** Whether the budget is met; absent where there is none. */
   readonly met?: boolean;
   /**
-   * Whether it is met when the budget is scaled to this machine: the budget divided by the reference point that DESIGN §9
-   * states, times the one measured here. Absent where §9 states none.
+   * Whether it is met when the budget is scaled to this machine: the budget divided by the reference point that it
+   * states, times the one measured here. Absent where none is stated.
    */
   readonly metScaled?: boolean;
   /** Further figures of the same measurement. */

@@ -2,7 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 
 /**
  * How processes that hold secrets are started: a session of their own, no core dumps, umask 077, an environment of a few
- * known variables, and no way for another local user to attach a debugger (DESIGN §3).
+ * known variables, and no way for another local user to attach a debugger (docs/architecture/overview.md).
  */
 
 /** The variables that such a process gets, beside every XDG_* and OPENSHELL_*. Nothing that steers Node, TLS or proxies. */

@@ -1,7 +1,7 @@
 import { join } from "node:path";
 import { RuntimeError } from "./errors.ts";
 
-/** Where one gateway keeps its files. All folders end in the gateway's name; DESIGN §5 "Files". */
+/** Where one gateway keeps its files. All folders end in the gateway's name (docs/architecture/overview.md). */
 export interface GatewayPaths {
   readonly name: string;
   /** gateway.toml and discovery files of clients. */
@@ -63,7 +63,7 @@ export function gatewayPaths(name: string, where: PathEnvironment): GatewayPaths
 
 /**
  * Where clients (SDKs, CLI) look for `active_gateway` and `gateways/<name>/{metadata.json,mtls/}`:
- * `$XDG_CONFIG_HOME/openshell`, else `~/.config/openshell`, for root too (api-0.1.md §6.1).
+ * `$XDG_CONFIG_HOME/openshell`, else `~/.config/openshell`, for root too, as released clients do.
  */
 export function clientConfigRoot(where: PathEnvironment): string {
   return join(where.env.XDG_CONFIG_HOME ?? join(where.home, ".config"), "openshell");

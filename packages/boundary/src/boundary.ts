@@ -160,7 +160,7 @@ export interface SocketOwner {
   }[];
 }
 
-/** fstat of the executable, nanosecond times (DESIGN §5 "Executable identity"). */
+/** fstat of the executable, nanosecond times (docs/architecture/egress.md). */
 export interface ExecutableKey {
   readonly dev: bigint;
   readonly ino: bigint;

@@ -2,7 +2,7 @@
 export const Limits = {
   /** Revision of the protocol in supervisor.proto that this host speaks. */
   protocolRevision: 2,
-  /** Local reconnects: the gateway is on this machine, so a quarter of a second is long (DESIGN §3). Milliseconds. */
+  /** Local reconnects: the gateway is on this machine, so a quarter of a second is long. Milliseconds. */
   reconnectMaximumMs: 250,
   reconnectMinimumMs: 20,
   /** What a main process wrote and nobody has read yet; the reference keeps as much. */

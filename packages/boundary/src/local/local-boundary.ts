@@ -46,7 +46,7 @@ const IDENTIFY_LIMIT_MS = 2_000;
 const TERMINATE_MARGIN_MS = 10_000;
 /** After the connection ended by itself: how long init may take to be gone (a busy kernel) before this counts as a detachment. */
 const GONE_LIMIT_MS = 5_000;
-/** For a successor: DESIGN §3. */
+/** For a successor (docs/architecture/boundary.md). */
 export const STATE_MAX_BYTES = 256 << 10;
 
 export interface LocalBoundaryParts {

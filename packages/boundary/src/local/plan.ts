@@ -30,7 +30,7 @@ export interface LaunchPlan {
   readonly orphanLimitMs: number;
 }
 
-/** Ids: DESIGN §3 "Who the agent is". */
+/** Ids: docs/architecture/drivers.md. */
 export interface PlanIdentity {
   /** Inside ids of the agent, never 0. */
   readonly uid: number;

@@ -32,7 +32,7 @@ export interface ResolvedIdentity {
 }
 
 /**
- * Resolves the policy's process section (DESIGN §3 "Who the agent is").
+ * Resolves the policy's process section (docs/architecture/drivers.md).
  *
  * Root: a block of host ids of the sandbox's own; inside id from the policy, else 1000. User: the gateway's own id, the
  * same inside and outside, so that nothing the agent makes needs another id; a policy that asks for another is refused.

@@ -12,7 +12,7 @@ import { DriverError, type SandboxIntent } from "../driver.ts";
 import type { SandboxCgroups } from "./cgroups.ts";
 import type { ResolvedIdentity } from "./identity.ts";
 
-/** Without any host for this long, init ends the sandbox (DESIGN §3). */
+/** Without any host for this long, init ends the sandbox. */
 export const ORPHAN_LIMIT_MS = 30_000;
 /** The capture's own port, also that of the explicit proxy. */
 export const CAPTURE_PORT = 3_128;
@@ -24,7 +24,7 @@ const DNS_PORT = 53;
 /** Characters of a layer's detail: one line. */
 const MAX_DETAIL = 400;
 
-/** Best first: DESIGN §3 "Network capture". */
+/** Best first (docs/architecture/boundary.md). */
 const MODES: readonly CaptureMode[] = ["sk_lookup", "nft", "listener_per_port"];
 
 /** Carries out a plan; `title` becomes argv[0] of launcher and init. */

@@ -108,7 +108,7 @@ export interface VolumePlan {
 }
 
 /**
- * Checks every volume and plans its mounts (DESIGN §5 "Volumes", the basic form). The launcher opens the source once more
+ * Checks every volume and plans its mounts (docs/architecture/drivers.md). The launcher opens the source once more
  * without following any link, so a path that changes after this check is refused there.
  *
  * Throws `volume_invalid` (grammar, targets), `volume_refused` (who may, what may not) or `volume_unavailable`.

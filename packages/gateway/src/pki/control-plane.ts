@@ -25,7 +25,7 @@ export interface ControlPlaneOptions {
   readonly now: number;
 }
 
-/** Names of a local gateway (cli-drivers.md §1.22, without those of a cluster). */
+/** Names of a local gateway, without those of a cluster. */
 export const LOCAL_NAMES: readonly string[] = [
   "localhost",
   "openshell.localhost",

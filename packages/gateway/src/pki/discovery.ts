@@ -2,7 +2,7 @@ import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { ensureFolder, systemCode, writeFileAtomic } from "@openshell/base";
 
-/** Where clients find this gateway without being told (api-0.1.md §6.1, cli-drivers.md §1.7). */
+/** Where clients find this gateway without being told, as released clients look. */
 export interface DiscoveryOptions {
   /** `clientConfigRoot()`. */
   readonly root: string;

@@ -13,7 +13,7 @@ function isShared(path: string): boolean {
 
 /**
  * Real paths of the executables that a policy names through links of the system, such as `/usr/bin/python3` for
- * `/usr/bin/python3.12`: identity is always the real path, people write the other one (sandbox.md §1.9).
+ * `/usr/bin/python3.12`: identity is always the real path, people write the other one.
  */
 export async function resolveBinaries(
   policy: Policy,

@@ -1,4 +1,4 @@
-/** Variables that only the product may set: user and provider values with this prefix are left out (sandbox.md §14). */
+/** Variables that only the product may set: user and provider values with this prefix are left out. */
 const RESERVED_PREFIX = "OPENSHELL_";
 
 export interface EnvironmentParts {

@@ -4,7 +4,7 @@ import type { FilesystemRules } from "@openshell/boundary/local/compile/landlock
 
 /**
  * Paths that the agent may reach: the policy's filesystem section, the driver's volumes, and the private home. An absent
- * section means the working directory and no further paths (sandbox.md §1.3).
+ * section means the working directory and no further paths.
  */
 export function filesystemRules(policy: SandboxPolicy, layout: WorkloadLayout): FilesystemRules {
   const section = policy.filesystem;

@@ -3,7 +3,7 @@
  * `EgressLimits`; the rest is fixed because changing it changes what is safe or compatible.
  */
 
-/** Limits of one sandbox that configuration may change (DESIGN §5 "Limits a sandbox"). */
+/** Limits of one sandbox that configuration may change (docs/architecture/egress.md). */
 export interface EgressLimits {
   /** Connections open at once, whatever their state. */
   readonly flows: number;
@@ -86,7 +86,7 @@ export const DIAL_TOTAL_MS = 30_000;
 export const RESOLVE_MS = 10_000;
 /** Addresses of one name that are looked at. */
 export const MAX_ADDRESSES = 16;
-/** Silence on a connection after which its owner is looked up again (DESIGN §5 "Executable identity"). */
+/** Silence on a connection after which its owner is looked up again. */
 export const REIDENTIFY_IDLE_MS = 1_000;
 
 /** Idle upstream connections kept for one key, and for one sandbox. */

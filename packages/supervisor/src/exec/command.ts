@@ -4,8 +4,8 @@ export function quote(word: string): string {
 }
 
 /**
- * argv for a requested command: through a login shell, so that the agent's profile applies (gateway.md §5.4,
- * user-0.1.md §1.7), or as it is with `noLoginShell`.
+ * argv for a requested command: through a login shell, so that the agent's profile applies, or
+ * as it is with `noLoginShell`.
  */
 export function commandLine(command: readonly string[], noLoginShell: boolean, shell: string): readonly string[] {
   if (noLoginShell) return command;

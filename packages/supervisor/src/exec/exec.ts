@@ -149,7 +149,7 @@ async function pump(
   try {
     for await (const data of stream) await held.excuse(channel.send(outputEvent(name, data as Uint8Array)));
   } catch (error) {
-    // A PTY reports its end as EIO (kernel-facts: never as end of file).
+    // A PTY reports its end as EIO, never as end of file.
     if (tty && (error as { code?: unknown }).code === "EIO") return;
     throw error;
   }

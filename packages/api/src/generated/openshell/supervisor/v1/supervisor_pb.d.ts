@@ -555,7 +555,7 @@ export declare type NetworkSettings = Message<"openshell.supervisor.v1.NetworkSe
 export declare const NetworkSettingsSchema: GenMessage<NetworkSettings>;
 
 /**
- * 0 means the default of DESIGN §5.
+ * 0 means the default (docs/architecture/egress.md).
  *
  * @generated from message openshell.supervisor.v1.SandboxLimits
  */
