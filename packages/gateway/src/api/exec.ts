@@ -283,7 +283,10 @@ function notRunning(record: SandboxRecord) {
   const phase = SandboxPhase[record.status.phase];
   const ended = code === undefined ? "" : `; the main process ended with code ${code} and its output is no longer held`;
   return failedPrecondition(`sandbox "${record.name}" does not run: phase ${phase}${reasonOf(record)}${ended}`, {
-    next: "Start it again, or read its logs",
+    next:
+      record.status.phase === SandboxPhase.DELETING
+        ? "It is being removed: create another one"
+        : "Start it again, or read its logs",
   });
 }
 
