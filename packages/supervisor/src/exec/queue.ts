@@ -15,10 +15,6 @@ export class BoundedQueue<T> implements AsyncIterableIterator<T> {
     this.#limit = limit;
   }
 
-  get closed(): boolean {
-    return this.#ended;
-  }
-
   get size(): number {
     return this.#items.length;
   }

@@ -59,10 +59,6 @@ export class Host implements AsyncDisposable {
     this.#deps = deps;
   }
 
-  get sandboxes(): number {
-    return this.#sandboxes.size;
-  }
-
   /** Dials again at once: somebody says that the gateway is back. */
   poke(): void {
     this.#wake?.();

@@ -1,5 +1,5 @@
 import { connect as connectSocket } from "node:net";
-import { type Client, createClient, type Interceptor, type Transport } from "@connectrpc/connect";
+import { type Client, createClient, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { SupervisorGateway } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 
@@ -38,10 +38,6 @@ export class GatewayLink {
     return createGrpcTransport({
       baseUrl: "http://gateway.internal",
       sessionManager: manager,
-      interceptors: [noCompression],
     });
   }
 }
-
-/** Both ends are on one machine: compressing would only cost. */
-const noCompression: Interceptor = (next) => (request) => next(request);
