@@ -204,7 +204,9 @@ function prepare(): void {
 /** False when only test files are named that run none of the prepared programs. */
 function mayUsePrograms(rest: readonly string[]): boolean {
   const files = rest.filter((argument) => argument.includes("tests/"));
-  return files.length === 0 || files.some((file) => /functional\/?$|functional\/(clients|agent)/.test(file));
+  return (
+    files.length === 0 || files.some((file) => /functional\/?$|functional\/(clients|agent)|conformance/.test(file))
+  );
 }
 
 async function main(args: readonly string[]): Promise<number> {

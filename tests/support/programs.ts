@@ -30,7 +30,7 @@ const MAX_SHOWN_ERROR = 600;
 /** Where a program lies, or why there is none. */
 export type Program = { readonly path: string } | { readonly missing: string };
 
-export type ProgramName = "opencode" | "requests" | "go" | "java" | "rust";
+export type ProgramName = "opencode" | "requests" | "go" | "java" | "rust" | "conformance";
 
 interface Recipe {
   /** Files that decide what is made, relative to the repository. */
@@ -109,6 +109,29 @@ const RECIPES: Readonly<Record<ProgramName, Recipe>> = {
       rmSync(work, { recursive: true });
     },
     result: (out) => join(out, "client"),
+  },
+  conformance: {
+    inputs: ["tests/conformance/programs/go.mod", "tests/conformance/programs/go.sum"],
+    needs: { go: "golang-go" },
+    version: () => execFileSync("go", ["version"], { encoding: "utf8" }),
+    make: async (out) => {
+      const module = join(out, "work");
+      cpSync(join(repository, "tests/conformance/programs"), module, { recursive: true });
+      const env = { CGO_ENABLED: "0", GOFLAGS: "-trimpath -mod=readonly", GOTOOLCHAIN: "local" };
+      await command(["go", "build", "-o", `${out}/`, "tool"], module, env);
+      const list = ["list", "-m", "-f", "{{.Dir}}", "connectrpc.com/conformance"];
+      const source = execFileSync("go", list, {
+        cwd: module,
+        encoding: "utf8",
+        env: { ...process.env, ...env },
+      }).trim();
+      // The messages of the suite as descriptors: programs that speak its protocol need no generated code.
+      const buf = join(repository, `node_modules/@bufbuild/buf-${process.platform}-${process.arch}/bin/buf`);
+      const image = ["--as-file-descriptor-set", "--output", join(out, "conformance.binpb")];
+      await command([buf, "build", join(source, "proto"), ...image], out);
+      rmSync(module, { recursive: true });
+    },
+    result: (out) => out,
   },
 };
 
