@@ -8,11 +8,16 @@ import { peerKey } from "./context.ts";
 
 type AuthMode = "unauthenticated" | "bearer" | "sandbox" | "dual" | "operator" | "peer";
 const MODES: readonly string[] = ["unauthenticated", "bearer", "sandbox", "dual", "operator", "peer"];
+/** Reading an option decodes it: once a method is enough. */
+const known = new WeakMap<DescMethod, AuthMode>();
 
 /** The authentication that a method asks for. A method that declares none, or an unknown one, stops the start. */
 export function authModeOf(method: DescMethod): AuthMode {
+  const seen = known.get(method);
+  if (seen !== undefined) return seen;
   const mode = hasOption(method, authorization) ? getOption(method, authorization).authMode : "";
   if (!MODES.includes(mode)) throw new TypeError(`${method.name} declares no valid auth_mode`);
+  known.set(method, mode as AuthMode);
   return mode as AuthMode;
 }
 

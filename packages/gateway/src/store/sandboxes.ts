@@ -2,6 +2,8 @@ import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api/generated/openshell_pb.js";
 import type { Kysely, Selectable } from "kysely";
 import { command, type Statement, statement } from "./command.ts";
+import { deepFreeze } from "./frozen.ts";
+import { type ReadCache, WeightedCache } from "./read-cache.ts";
 import {
   afterCursor,
   CONFLICT,
@@ -15,25 +17,59 @@ import {
 import type { SandboxTable, Tables } from "./schema.ts";
 import type { SandboxRecord, SandboxRepository } from "./types.ts";
 
-export function sandboxRepository(db: Kysely<Tables>): SandboxRepository {
+/** Bytes of the rows whose decoded form is kept; decoded they take several times as much. */
+export const DECODED_SANDBOX_BYTES = 4 * 1024 * 1024;
+
+/** Records that it gives are shared and therefore frozen. */
+export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): SandboxRepository {
+  const records = new DecodedSandboxes();
+  const fromRow = (row: Selectable<SandboxTable>): SandboxRecord => records.of(row);
+  const bytesOf = (record: SandboxRecord | undefined): number => (record === undefined ? 0 : records.bytesOf(record));
+  // Building a query costs more than running it.
+  const all = db.selectFrom("sandboxes").selectAll();
+  const selectById = all.where("id", "=", "").compile();
+  const selectByName = all.where("workspace", "=", "").where("name", "=", "").compile();
+
   return {
-    async byId(id) {
-      const row = await db.selectFrom("sandboxes").selectAll().where("id", "=", id).executeTakeFirst();
-      return row && fromRow(row);
+    byId(id) {
+      return cache.read(
+        `sandbox id ${id}`,
+        async () => {
+          const { rows } = await db.executeQuery<Selectable<SandboxTable>>({ ...selectById, parameters: [id] });
+          return rows[0] && fromRow(rows[0]);
+        },
+        bytesOf,
+      );
     },
-    async byName(workspace, name) {
-      const query = db.selectFrom("sandboxes").selectAll().where("workspace", "=", workspace).where("name", "=", name);
-      const row = await query.executeTakeFirst();
-      return row && fromRow(row);
+    byName(workspace, name) {
+      return cache.read(
+        `sandbox ${JSON.stringify([workspace, name])}`,
+        async () => {
+          const { rows } = await db.executeQuery<Selectable<SandboxTable>>({
+            ...selectByName,
+            parameters: [workspace, name],
+          });
+          return rows[0] && fromRow(rows[0]);
+        },
+        bytesOf,
+      );
     },
-    async list({ workspace, labels, after, limit, phases }) {
-      let query = db.selectFrom("sandboxes").selectAll();
-      if (workspace !== undefined) query = query.where("workspace", "=", workspace);
-      if (phases !== undefined) query = query.where("phase", "in", phases);
-      for (const condition of labelConditions("sandbox", "sandboxes", labels)) query = query.where(condition);
-      if (after !== undefined) query = query.where(afterCursor(after));
-      const ordered = query.orderBy("created_at").orderBy("name").orderBy("workspace").orderBy("id").limit(limit);
-      return (await ordered.execute()).map(fromRow);
+    list(options) {
+      const { workspace, labels, after, limit, phases } = options;
+      const start = after && [after.createdAt, after.name, after.workspace, after.id];
+      return cache.read(
+        `sandboxes ${JSON.stringify([workspace ?? null, labels ?? {}, start ?? [], limit, phases ?? null])}`,
+        async () => {
+          let query = db.selectFrom("sandboxes").selectAll();
+          if (workspace !== undefined) query = query.where("workspace", "=", workspace);
+          if (phases !== undefined) query = query.where("phase", "in", phases);
+          for (const condition of labelConditions("sandbox", "sandboxes", labels)) query = query.where(condition);
+          if (after !== undefined) query = query.where(afterCursor(after));
+          const ordered = query.orderBy("created_at").orderBy("name").orderBy("workspace").orderBy("id").limit(limit);
+          return Object.freeze((await ordered.execute()).map(fromRow));
+        },
+        (rows) => rows.reduce((sum, record) => sum + bytesOf(record), 0),
+      );
     },
     async usingProvider(workspace, provider) {
       const rows = await db
@@ -149,7 +185,35 @@ function providerStatements(
   return [...(fresh ? [] : [clearProviders(db, id)]), ...[...new Set(providers)].map(insert)];
 }
 
-function fromRow(row: Selectable<SandboxTable>): SandboxRecord {
+/**
+ * Decoded rows by id and resource version, which every update raises: together they name one content, since ids are
+ * never used again. So a change of one sandbox costs no decoding of the others.
+ */
+class DecodedSandboxes {
+  readonly #records = new WeightedCache<SandboxRecord>(DECODED_SANDBOX_BYTES);
+  readonly #bytes = new WeakMap<SandboxRecord, number>();
+
+  of(row: Selectable<SandboxTable>): SandboxRecord {
+    const known = this.#records.get(row.id)?.value;
+    if (known !== undefined && known.resourceVersion === BigInt(row.resource_version)) return known;
+    const record = deepFreeze(decode(row));
+    const { spec, status, labels, annotations, driver_record, runtime_record } = row;
+    const text = labels.length + annotations.length + driver_record.length + runtime_record.length;
+    const bytes = FIXED_ROW_BYTES + spec.length + status.length + text;
+    this.#bytes.set(record, bytes);
+    this.#records.set(row.id, record, bytes);
+    return record;
+  }
+
+  bytesOf(record: SandboxRecord): number {
+    return this.#bytes.get(record) ?? 0;
+  }
+}
+
+/** Columns of limited length, roughly. */
+const FIXED_ROW_BYTES = 512;
+
+function decode(row: Selectable<SandboxTable>): SandboxRecord {
   const workloadTemplate =
     row.template_name === null ? undefined : { name: row.template_name, resourceVersion: row.template_version ?? "" };
   return {

@@ -42,13 +42,27 @@ export function prepareDatabase(path: string): void {
 export interface Reader extends Disposable {
   /** Rows show every transaction committed before the query began. */
   readonly db: Kysely<Tables>;
+  /**
+   * A number that differs from the last one when anything was committed in between.
+   * https://www.sqlite.org/pragma.html#pragma_data_version
+   *
+   * @throws StoreError store_closed
+   */
+  readonly version: () => number;
+  /** Reads one row of a table. Throws when that cannot be done. */
+  readonly probe: () => void;
 }
 
 /** Opens a reader; queries after its end reject with StoreError store_closed. */
 export function openReader(path: string): Reader {
   const database = adapt(new DatabaseSync(path, { readOnly: true, timeout: BUSY_TIMEOUT_MS }));
   const db = new Kysely<Tables>({ dialect: new SqliteDialect({ database }) });
-  return { db, [Symbol.dispose]: () => database.close() };
+  return {
+    db,
+    version: () => (database.prepare("pragma data_version").all([])[0] as { data_version: number }).data_version,
+    probe: () => void database.prepare("select count(*) from workspaces").all([]),
+    [Symbol.dispose]: () => database.close(),
+  };
 }
 
 /** What kysely's SQLite driver asks of a database, over node:sqlite. Statements are prepared once and kept. */

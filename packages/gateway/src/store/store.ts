@@ -1,4 +1,3 @@
-import { sql } from "kysely";
 import { admissionRepository } from "./admissions.ts";
 import { isStoreError, StoreError } from "./errors.ts";
 import { hostRepository } from "./hosts.ts";
@@ -6,6 +5,7 @@ import { idBlockRepository } from "./id-blocks.ts";
 import { intentRepository } from "./intents.ts";
 import { policyRepository } from "./policies.ts";
 import { providerRepository } from "./providers.ts";
+import { ReadCache } from "./read-cache.ts";
 import { sandboxRepository } from "./sandboxes.ts";
 import { secretRepository } from "./secrets.ts";
 import { settingsRepository } from "./settings.ts";
@@ -13,6 +13,9 @@ import { openReader, prepareDatabase } from "./sqlite.ts";
 import { MAX_MODIFY_ATTEMPTS, type Store } from "./types.ts";
 import { workspaceRepository } from "./workspaces.ts";
 import { Writer } from "./writer.ts";
+
+/** Bytes of rows behind the answers that are kept for reading them again. */
+const READ_CACHE_BYTES = 4 * 1024 * 1024;
 
 /**
  * Opens the SQLite store at `path`, creating and migrating it as needed. The caller holds the gateway's lock.
@@ -24,11 +27,12 @@ export async function openStore(path: string): Promise<Store> {
   const writer = await Writer.open(path);
   const reader = openReader(path);
   const { db } = reader;
-  const sandboxes = sandboxRepository(db);
+  const cache = new ReadCache(reader.version, READ_CACHE_BYTES);
+  const sandboxes = sandboxRepository(db, cache);
   const write: Store["write"] = (...commands) => writer.write(...commands);
 
   return {
-    workspaces: workspaceRepository(db),
+    workspaces: workspaceRepository(db, cache),
     sandboxes,
     policies: policyRepository(db),
     settings: settingsRepository(db),
@@ -62,7 +66,7 @@ export async function openStore(path: string): Promise<Store> {
     async check() {
       const start = performance.now();
       if (writer.lost !== undefined) throw writer.lost;
-      await sql`select count(*) from workspaces`.execute(db);
+      reader.probe();
       return performance.now() - start;
     },
     get failed() {

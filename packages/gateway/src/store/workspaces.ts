@@ -1,14 +1,25 @@
 import { type Kysely, type Selectable, sql } from "kysely";
 import { command, statement } from "./command.ts";
+import { deepFreeze } from "./frozen.ts";
+import type { ReadCache } from "./read-cache.ts";
 import { CONFLICT, labelConditions, labelStatements, objectColumns, objectFields } from "./rows.ts";
 import type { Tables, WorkspaceTable } from "./schema.ts";
 import type { WorkspacePhaseName, WorkspaceRecord, WorkspaceRepository } from "./types.ts";
 
-export function workspaceRepository(db: Kysely<Tables>): WorkspaceRepository {
+/** The record that `get` gives is shared and therefore frozen. */
+export function workspaceRepository(db: Kysely<Tables>, cache: ReadCache): WorkspaceRepository {
+  const select = db.selectFrom("workspaces").selectAll().where("name", "=", "").compile();
+
   return {
-    async get(name) {
-      const row = await db.selectFrom("workspaces").selectAll().where("name", "=", name).executeTakeFirst();
-      return row && fromRow(row);
+    get(name) {
+      return cache.read(
+        `workspace ${name}`,
+        async () => {
+          const { rows } = await db.executeQuery<Selectable<WorkspaceTable>>({ ...select, parameters: [name] });
+          return rows[0] && deepFreeze(fromRow(rows[0]));
+        },
+        (record) => (record === undefined ? 0 : JSON.stringify([record.labels, record.annotations]).length),
+      );
     },
     async list({ labels, after, limit }) {
       let query = db

@@ -1,0 +1,88 @@
+/** Keeps what is used most recently, by weight. */
+export class WeightedCache<Value> {
+  readonly #maxWeight: number;
+  readonly #entries = new Map<string, { readonly value: Value; readonly weight: number }>();
+  #weight = 0;
+
+  /** `maxWeight`: of all entries together, in whatever unit the caller weighs. */
+  constructor(maxWeight: number) {
+    this.#maxWeight = maxWeight;
+  }
+
+  get weight(): number {
+    return this.#weight;
+  }
+
+  /** The entry, now the most recently used one. Wrapped, since a value may be undefined. */
+  get(key: string): { readonly value: Value } | undefined {
+    const entry = this.#entries.get(key);
+    if (entry === undefined) return undefined;
+    this.#entries.delete(key);
+    this.#entries.set(key, entry);
+    return entry;
+  }
+
+  /** Keeps a value in place of others that were not used for longer. One that weighs more than everything may is not kept. */
+  set(key: string, value: Value, weight: number): void {
+    const old = this.#entries.get(key);
+    if (old !== undefined) {
+      this.#entries.delete(key);
+      this.#weight -= old.weight;
+    }
+    if (weight > this.#maxWeight) return;
+    this.#entries.set(key, { value, weight });
+    this.#weight += weight;
+    for (const [oldest, entry] of this.#entries) {
+      if (this.#weight <= this.#maxWeight) return;
+      this.#entries.delete(oldest);
+      this.#weight -= entry.weight;
+    }
+  }
+
+  clear(): void {
+    this.#entries.clear();
+    this.#weight = 0;
+  }
+}
+
+/** What an entry costs beside the rows it holds: key, map entry, promise. Bytes, roughly. */
+const ENTRY_BYTES = 256;
+
+/**
+ * Answers of queries, kept until the database changes at all. The database itself is asked for that before each answer,
+ * so an answer is never older than the last commit, whoever made it: as fresh as the query, at a fraction of its cost.
+ */
+export class ReadCache {
+  readonly #version: () => number;
+  readonly #answers: WeightedCache<unknown>;
+  #seen: number | undefined;
+
+  /**
+   * `version`: differs from its last value when something was committed in between, and throws when the database is
+   * closed. `maxBytes`: of what is kept, roughly.
+   */
+  constructor(version: () => number, maxBytes: number) {
+    this.#version = version;
+    this.#answers = new WeightedCache(maxBytes);
+  }
+
+  /** The answer that `load` gives for this key. `bytes`: what an answer weighs. Answers are shared: nobody may change them. */
+  async read<Answer>(
+    key: string,
+    load: () => Promise<Answer>,
+    bytes: (answer: Answer) => number = () => 0,
+  ): Promise<Answer> {
+    const version = this.#version();
+    if (version !== this.#seen) {
+      this.#answers.clear();
+      this.#seen = version;
+    }
+    const kept = this.#answers.get(key);
+    if (kept !== undefined) return kept.value as Answer;
+    const answer = await load();
+    // With a commit since, nobody knows which side of it the answer shows.
+    if (this.#seen === version && this.#version() === version)
+      this.#answers.set(key, answer, bytes(answer) + 2 * key.length + ENTRY_BYTES);
+    return answer;
+  }
+}
