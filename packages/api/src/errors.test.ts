@@ -10,7 +10,6 @@ import {
   alreadyExists,
   ERROR_DOMAIN,
   invalidArgument,
-  invalidField,
   mutationLockTimeout,
   notFound,
   readErrorDetails,
@@ -36,9 +35,13 @@ function onTheWire(error: ConnectError) {
 }
 
 describe("ApiError", () => {
+  const resource = { kind: "sandbox", name: "x" };
+
   it("writes transport status and details envelope with the same code and message, non-ASCII and newlines included", () => {
-    const { code, message, status } = onTheWire(invalidField("spec.name", "darf nicht „ä\nö“ sein"));
-    expect(message).toBe("spec.name: darf nicht „ä\nö“ sein");
+    const { code, message, status } = onTheWire(
+      new ApiError(Code.InvalidArgument, "darf nicht „ä\nö“ sein", { resource }),
+    );
+    expect(message).toBe("darf nicht „ä\nö“ sein");
     expect([status.code, status.message]).toEqual([code, message]);
     expect(code).toBe(Code.InvalidArgument);
   });
@@ -65,13 +68,47 @@ describe("ApiError", () => {
     expect(invalidArgument(list).rawMessage).toBe("a: is wrong (and 2 more)");
   });
 
-  it("keeps the envelope small however many and long the violations are", () => {
+  /** Bytes of status, message and envelope as HTTP/2 counts headers: name, value and 32 each. */
+  function trailerBytes(error: ConnectError): number {
+    return [...setTrailerStatus(new Headers(), error)].reduce(
+      (sum, [key, value]) => sum + key.length + value.length + 32,
+      0,
+    );
+  }
+
+  it.each([
+    ["ASCII", "x"],
+    ["percent signs", "%"],
+    ["umlauts", "ä"],
+    ["kana", "あ"],
+    ["pairs of surrogates", "😀"],
+    ["controls", "\u0000"],
+  ])("fits the 8 KiB that common clients accept, however many and long its parts are: %s", (_, character) => {
+    const long = character.repeat(9_999);
     const violations = new Violations();
-    for (let index = 0; index < 10_000; index++) violations.add({ field: `f${index}`, description: "x".repeat(9999) });
+    for (let index = 0; index < 10_000; index++) violations.add({ field: `f${index}${long}`, description: long });
     expect(violations.list).toHaveLength(MAX_VIOLATIONS);
-    const details = readErrorDetails(invalidArgument(violations.list));
-    expect(details.violations).toHaveLength(MAX_VIOLATIONS);
+    const resource = { kind: "sandbox", name: long };
+    const error = invalidArgument(violations.list, { next: long, resource, retryDelayMs: 1 });
+    expect(trailerBytes(error)).toBeLessThan(8_000);
+    const { status, message } = onTheWire(error);
+    expect(status.message).toBe(message);
+    const details = readErrorDetails(error);
+    expect(details.violations.length).toBeGreaterThan(0);
     for (const { description } of details.violations) expect(description.length).toBeLessThanOrEqual(256);
+    expect(details).toMatchObject({ reason: "INVALID_ARGUMENT", retryDelayMs: 1, resource: { kind: "sandbox" } });
+  });
+
+  it("shows nothing of a caller's that a terminal would obey", () => {
+    const error = invalidArgument([{ field: "labels[\u001b[31m\u202e\n]", description: "must not\u0007" }], {
+      resource: { kind: "sandbox", name: "\u001b]0;x" },
+      next: "Beep\u0007",
+    });
+    expect(error.rawMessage).toBe("labels[\\x1b[31m\\u202e\\x0a]: must not\\x07. Beep\\x07");
+    expect(readErrorDetails(error)).toMatchObject({
+      violations: [{ field: "labels[\\x1b[31m\\u202e\\x0a]", description: "must not\\x07" }],
+      resource: { name: "\\x1b]0;x" },
+    });
   });
 
   it("says exactly `sandbox not found`, which clients compare, and carries the name apart", () => {

@@ -8,10 +8,20 @@ import {
   ResourceInfoSchema,
   RetryInfoSchema,
 } from "./generated/google/rpc/error_details_pb.js";
-import { type FieldViolation, MAX_DESCRIPTION, MAX_VIOLATIONS, type Violations } from "./violations.ts";
+import { cutBytes, escapeControls, shown, utf8Length } from "./text.ts";
+import { type FieldViolation, MAX_DESCRIPTION, MAX_FIELD_PATH, type Violations } from "./violations.ts";
 
 /** `ErrorInfo.domain` of every reason below; public clients compare it. */
 export const ERROR_DOMAIN = "openshell.nvidia.com";
+
+/**
+ * Bytes of an error in the trailers, where common clients (grpc-core: Python, C++, Ruby) accept 8 KiB in all: the message stands
+ * there twice, percent-encoded (three bytes for each byte at worst) and in the envelope, which is base64.
+ */
+const MAX_MESSAGE_BYTES = 1024;
+const MAX_VIOLATION_BYTES = 1536;
+/** Characters of a resource's name; longer ones are of no resource. */
+const MAX_RESOURCE_NAME = 256;
 
 /** The `ErrorInfo` reasons of the public API. Clients may branch on them, so the list only grows. */
 export type ErrorReason =
@@ -58,8 +68,8 @@ export class ApiError extends ConnectError {
   readonly next: string;
 
   constructor(code: Code, message: string, options: ApiErrorOptions = {}) {
-    const next = options.next ?? "";
-    super(next === "" ? message : `${message}. ${next}`, code, undefined, detailsOf(options), options.cause);
+    const next = cutBytes(escapeControls(options.next ?? "", true), MAX_MESSAGE_BYTES / 2);
+    super(messageOf(message, next), code, undefined, detailsOf(options), options.cause);
     this.reason = options.reason;
     this.next = next;
   }
@@ -70,6 +80,26 @@ export class ApiError extends ConnectError {
       typeof value === "object" && value !== null && Object.prototype.isPrototypeOf.call(ApiError.prototype, value)
     );
   }
+}
+
+/** Cause and next step in one text. The cause gives way when both are too long. */
+function messageOf(message: string, next: string): string {
+  const rest = next === "" ? "" : `. ${next}`;
+  return cutBytes(escapeControls(message, true), MAX_MESSAGE_BYTES - utf8Length(rest)) + rest;
+}
+
+/** As many violations as fit, at least one. Field paths may hold what the caller chose. */
+function fitting(violations: readonly FieldViolation[]): FieldViolation[] {
+  const kept: FieldViolation[] = [];
+  let bytes = 0;
+  for (const violation of violations) {
+    const field = shown(violation.field, MAX_FIELD_PATH);
+    const description = shown(violation.description, MAX_DESCRIPTION - 1);
+    bytes += utf8Length(field) + utf8Length(description);
+    if (bytes > MAX_VIOLATION_BYTES && kept.length > 0) break;
+    kept.push({ field, description });
+  }
+  return kept;
 }
 
 function detailsOf(options: ApiErrorOptions): Detail[] {
@@ -83,10 +113,7 @@ function detailsOf(options: ApiErrorOptions): Detail[] {
     details.push({ desc: ErrorInfoSchema, value: info });
   }
   if (options.violations !== undefined && options.violations.length > 0) {
-    const fieldViolations = options.violations.slice(0, MAX_VIOLATIONS).map(({ field, description }) => ({
-      field,
-      description: description.length > MAX_DESCRIPTION ? `${description.slice(0, MAX_DESCRIPTION - 1)}…` : description,
-    }));
+    const fieldViolations = fitting(options.violations);
     details.push({ desc: BadRequestSchema, value: create(BadRequestSchema, { fieldViolations }) });
   }
   if (options.retryDelayMs !== undefined) {
@@ -96,7 +123,8 @@ function detailsOf(options: ApiErrorOptions): Detail[] {
     });
   }
   if (options.resource !== undefined) {
-    const { kind, name } = options.resource;
+    const { kind } = options.resource;
+    const name = shown(options.resource.name, MAX_RESOURCE_NAME);
     details.push({
       desc: ResourceInfoSchema,
       value: create(ResourceInfoSchema, { resourceType: kind, resourceName: name }),
@@ -108,7 +136,10 @@ function detailsOf(options: ApiErrorOptions): Detail[] {
 /** INVALID_ARGUMENT with all violations; the message names the first, for clients that show nothing else. */
 export function invalidArgument(violations: readonly FieldViolation[], options: ApiErrorOptions = {}): ApiError {
   const [first, ...more] = violations;
-  const message = first === undefined ? "invalid request" : `${first.field}: ${first.description}`;
+  const message =
+    first === undefined
+      ? "invalid request"
+      : `${shown(first.field, MAX_FIELD_PATH)}: ${shown(first.description, MAX_DESCRIPTION - 1)}`;
   const rest = more.length === 0 ? "" : ` (and ${more.length} more)`;
   return new ApiError(Code.InvalidArgument, message + rest, { reason: "INVALID_ARGUMENT", ...options, violations });
 }
@@ -116,6 +147,12 @@ export function invalidArgument(violations: readonly FieldViolation[], options: 
 /** INVALID_ARGUMENT for one field. */
 export function invalidField(field: string, description: string): ApiError {
   return invalidArgument([{ field, description }]);
+}
+
+/** UNIMPLEMENTED for a field of an RPC that is built: what the field asks for is not, and nothing was done. */
+export function unsupportedField(field: string, description: string, next: string): ApiError {
+  const violations = [{ field, description }];
+  return new ApiError(Code.Unimplemented, `${field}: ${description}`, { next, violations });
 }
 
 /** Throws {@link invalidArgument} when anything was found. */
@@ -131,13 +168,17 @@ export function notFound(kind: string, name: string): ApiError {
   return new ApiError(Code.NotFound, `${kind} not found`, { resource: { kind, name } });
 }
 
+function named(kind: string, name: string): string {
+  return name === "" ? `the ${kind}` : `${kind} "${name}"`;
+}
+
 /** ALREADY_EXISTS. */
 export function alreadyExists(
   kind: string,
   name: string,
   next = "Choose another name or delete the existing one",
 ): ApiError {
-  return new ApiError(Code.AlreadyExists, `${kind} "${name}" already exists`, { next, resource: { kind, name } });
+  return new ApiError(Code.AlreadyExists, `${named(kind, name)} already exists`, { next, resource: { kind, name } });
 }
 
 /** FAILED_PRECONDITION: right request, wrong state. */
@@ -187,7 +228,7 @@ export function internal(cause: unknown): ApiError {
 
 /** ABORTED after a failed compare-and-swap on a resource version. `current` is the stored version, when known. */
 export function versionConflict(kind: string, name: string, current?: bigint): ApiError {
-  return new ApiError(Code.Aborted, `${kind} "${name}" was changed by another request`, {
+  return new ApiError(Code.Aborted, `${named(kind, name)} was changed by another request`, {
     next: "Read it again and repeat the change on the current version",
     reason: "RESOURCE_VERSION_CONFLICT",
     metadata: {
@@ -200,7 +241,7 @@ export function versionConflict(kind: string, name: string, current?: bigint): A
 
 /** UNAVAILABLE: another change of the same resource held its lock for too long. */
 export function mutationLockTimeout(kind: string, name: string, retryDelayMs: number): ApiError {
-  return unavailable(`${kind} "${name}" is busy with another change`, {
+  return unavailable(`${named(kind, name)} is busy with another change`, {
     next: "Try again",
     reason: "MUTATION_LOCK_TIMEOUT",
     retryDelayMs,

@@ -6,10 +6,12 @@ export interface FieldViolation {
   readonly description: string;
 }
 
-/** Violations of one request beyond this number are dropped: an error stays below the trailer limit of HTTP/2 peers (8 KiB is common). */
+/** Violations of one request that are collected; how many of them an error carries depends on their sizes. */
 export const MAX_VIOLATIONS = 32;
 /** Characters of one description; the rest is cut with an ellipsis. */
 export const MAX_DESCRIPTION = 256;
+/** Characters of one field path, which may hold a map key of the caller's. */
+export const MAX_FIELD_PATH = 160;
 
 /** Collects every violation of a request, so that a caller can fix all of them at once. */
 export class Violations {
