@@ -1,6 +1,9 @@
 import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { ApiError, internal } from "./errors.ts";
 
+/** How Connect begins the text of an INTERNAL error for a message that does not decode: the fault of whoever sent it. */
+const PARSE_FAILURE = /^parse binary: /;
+
 /** What the boundary needs from its server. */
 export interface ErrorBoundaryOptions {
   /** Translates an error of the server's own kind; undefined when it is not one. */
@@ -39,6 +42,13 @@ export function toClientError(error: unknown, options: ErrorBoundaryOptions, met
   if (error instanceof ApiError) return error;
   const translated = options.translate?.(error);
   if (translated !== undefined) return translated;
+  if (error instanceof ConnectError && PARSE_FAILURE.test(error.rawMessage)) {
+    return new ApiError(Code.InvalidArgument, "a message of the request cannot be decoded", {
+      next: "Use a client of the same release of the API",
+      reason: "INVALID_ARGUMENT",
+      cause: error,
+    });
+  }
   if (error instanceof ConnectError && error.code !== Code.Unknown && error.code !== Code.Internal) return error;
   if (error instanceof Error && error.name === "AbortError")
     return new ApiError(Code.Canceled, "the call was cancelled");

@@ -3,7 +3,7 @@ import { anyUnpack } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError, createClient, createRouterTransport } from "@connectrpc/connect";
 import { setTrailerStatus } from "@connectrpc/connect/protocol-grpc";
 import { describe, expect, it } from "vitest";
-import { errorBoundary } from "./error-boundary.ts";
+import { errorBoundary, toClientError } from "./error-boundary.ts";
 import { readStatusEnvelope } from "./error-details.ts";
 import {
   ApiError,
@@ -228,6 +228,15 @@ describe("errorBoundary", () => {
     expect(error).toMatchObject({ code: Code.Internal });
     expect(error!.message).not.toContain("hunter2");
     expect(seen).toEqual([[secretFailure, "Health"]]);
+  });
+
+  it("calls a message of a stream that does not decode the caller's fault, and logs nothing", () => {
+    seen.length = 0;
+    const error = new ConnectError("parse binary: cant skip wire type 4", Code.Internal);
+    const shown = toClientError(error, { onInternal: () => seen.push([error, ""]) }, "ExecSandboxInteractive");
+    expect(shown).toMatchObject({ code: Code.InvalidArgument });
+    expect(readErrorDetails(shown).reason).toBe("INVALID_ARGUMENT");
+    expect(seen).toEqual([]);
   });
 
   it("hides it in the middle of a response stream too", async () => {
