@@ -30,7 +30,7 @@ const MAX_SHOWN_ERROR = 600;
 /** Where a program lies, or why there is none. */
 export type Program = { readonly path: string } | { readonly missing: string };
 
-export type ProgramName = "opencode" | "requests" | "go" | "java" | "rust" | "conformance";
+export type ProgramName = "opencode" | "requests" | "go" | "java" | "rust" | "conformance" | "grpcio" | "grpc-go" | "python-sdk";
 
 interface Recipe {
   /** Files that decide what is made, relative to the repository. */
@@ -46,6 +46,7 @@ interface Recipe {
 }
 
 const clients = "tests/functional/clients/programs";
+const peers = "tests/functional/rpc/peers";
 /** The interpreter that a sandbox sees; another one on PATH is somebody's own. */
 const PYTHON = "/usr/bin/python3";
 
@@ -68,28 +69,11 @@ const RECIPES: Readonly<Record<ProgramName, Recipe>> = {
       return join(modules, `opencode-linux-${architecture}${vectors ? "" : "-baseline"}`, "bin", "opencode");
     },
   },
-  requests: {
-    inputs: [`${clients}/python/requirements.txt`],
-    needs: { [PYTHON]: "python3" },
-    version: () => execFileSync(PYTHON, ["--version"], { encoding: "utf8" }),
-    make: async (out) => {
-      const requirements = join(repository, clients, "python", "requirements.txt");
-      const options = ["--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:", "--no-deps"];
-      const own = ["--no-cache-dir", "--root-user-action", "ignore"];
-      await command([PYTHON, "-m", "pip", "install", ...options, ...own, "--target", out, "-r", requirements], out);
-    },
-    result: (out) => out,
-  },
-  go: {
-    inputs: [`${clients}/go/main.go`, `${clients}/go/go.mod`],
-    needs: { go: "golang-go" },
-    version: () => execFileSync("go", ["version"], { encoding: "utf8" }),
-    make: async (out) => {
-      const env = { CGO_ENABLED: "0", GOFLAGS: "-trimpath", GOTOOLCHAIN: "local" };
-      await command(["go", "build", "-o", join(out, "client"), "."], join(repository, clients, "go"), env);
-    },
-    result: (out) => join(out, "client"),
-  },
+  requests: pythonPackages(`${clients}/python/requirements.txt`),
+  grpcio: pythonPackages(`${peers}/python/requirements.txt`),
+  "python-sdk": pythonPackages("tests/functional/python-sdk/requirements.txt"),
+  go: goProgram(`${clients}/go`, ["main.go", "go.mod"]),
+  "grpc-go": goProgram(`${peers}/go`, ["main.go", "go.mod", "go.sum"]),
   java: {
     inputs: [`${clients}/java/Client.java`],
     needs: { java: "default-jre-headless", javac: "default-jdk-headless" },
@@ -134,6 +118,36 @@ const RECIPES: Readonly<Record<ProgramName, Recipe>> = {
     result: (out) => out,
   },
 };
+
+/** The pinned packages of a requirements file, all of them wheels; the result is a folder for PYTHONPATH. */
+function pythonPackages(requirements: string): Recipe {
+  return {
+    inputs: [requirements],
+    needs: { [PYTHON]: "python3" },
+    version: () => execFileSync(PYTHON, ["--version"], { encoding: "utf8" }),
+    make: async (out) => {
+      const options = ["--quiet", "--disable-pip-version-check", "--no-compile", "--only-binary", ":all:", "--no-deps"];
+      const own = ["--no-cache-dir", "--root-user-action", "ignore"];
+      const from = ["--target", out, "-r", join(repository, requirements)];
+      await command([PYTHON, "-m", "pip", "install", ...options, ...own, ...from], out);
+    },
+    result: (out) => out,
+  };
+}
+
+/** One static program from a folder with a Go module. */
+function goProgram(source: string, files: readonly string[]): Recipe {
+  return {
+    inputs: files.map((file) => `${source}/${file}`),
+    needs: { go: "golang-go" },
+    version: () => execFileSync("go", ["version"], { encoding: "utf8" }),
+    make: async (out) => {
+      const env = { CGO_ENABLED: "0", GOFLAGS: "-trimpath", GOTOOLCHAIN: "local" };
+      await command(["go", "build", "-o", join(out, "client"), "."], join(repository, source), env);
+    },
+    result: (out) => join(out, "client"),
+  };
+}
 
 /** Runs to the end, silently; rejects with the end of what it wrote. */
 function command(argv: readonly string[], cwd: string, env: Readonly<Record<string, string>> = {}): Promise<void> {
