@@ -1,14 +1,11 @@
 import { answer, answerJson, type PlainRoute, pathOf } from "./dispatcher.ts";
+import type { StoreProbe } from "./store-probe.ts";
 
 /** What the readiness answer says of the gateway. */
 export interface Readiness {
   readonly version: string;
-  /** Milliseconds of one trivial read; rejects when the store is not usable. */
-  readonly checkStore: () => Promise<number>;
+  readonly probe: StoreProbe;
 }
-
-/** A store that does not answer within this is not ready. Milliseconds. */
-const STORE_LIMIT_MS = 2_000;
 
 /** `GET /healthz`: the process serves requests. */
 export const livenessRoute: PlainRoute = (request, response) => {
@@ -19,36 +16,18 @@ export const livenessRoute: PlainRoute = (request, response) => {
 };
 
 /** `GET /readyz` and `/health`: the gateway can do its work; 503 when it cannot. */
-export function readinessRoute(readiness: Readiness): PlainRoute {
+export function readinessRoute({ version, probe }: Readiness): PlainRoute {
   return (request, response) => {
     const path = pathOf(request);
     if (path !== "/readyz" && path !== "/health") return false;
-    void databaseCheck(readiness).then((database) => {
-      const ready = database.status === "healthy";
-      const status = ready ? "healthy" : "unhealthy";
-      answerJson(response, ready ? 200 : 503, { status, version: readiness.version, checks: { database } });
+    void probe().then(({ healthy, latencyMs }) => {
+      const status = healthy ? "healthy" : "unhealthy";
+      const database =
+        latencyMs === undefined
+          ? { status, error: "the database does not answer; see the gateway log" }
+          : { status, latency_ms: Math.round(latencyMs * 1000) / 1000 };
+      answerJson(response, healthy ? 200 : 503, { status, version, checks: { database } });
     });
     return true;
   };
-}
-
-interface DatabaseCheck {
-  readonly status: "healthy" | "unhealthy";
-  readonly latency_ms?: number;
-  readonly error?: string;
-}
-
-async function databaseCheck(readiness: Readiness): Promise<DatabaseCheck> {
-  let timer: NodeJS.Timeout | undefined;
-  try {
-    const limit = new Promise<never>((_, reject) => {
-      timer = setTimeout(() => reject(new Error("no answer in time")), STORE_LIMIT_MS);
-    });
-    const latency = await Promise.race([readiness.checkStore(), limit]);
-    return { status: "healthy", latency_ms: Math.round(latency * 1000) / 1000 };
-  } catch {
-    return { status: "unhealthy", error: "the database does not answer; see the gateway log" };
-  } finally {
-    clearTimeout(timer);
-  }
 }

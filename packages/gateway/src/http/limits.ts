@@ -36,4 +36,18 @@ export const HttpLimits = {
   http1CheckMs: 5_000,
   /** Calls under way may finish for this long when the gateway stops. Milliseconds. */
   drainMs: 800,
+  /** A store that does not answer a read within this is not ready. Milliseconds. */
+  storeProbeMs: 2_000,
+  /** How often health watchers look at the store, together. Milliseconds. */
+  healthPollMs: 5_000,
+  /** Calls that watch the gateway's health; nobody has to say who they are for that. */
+  healthWatchers: 1_024,
+  /** Reflection streams at once, as open to anybody; each may have one answer, some 100 KiB, under way. */
+  reflectionStreams: 64,
+  /** Questions in one reflection stream: a tool asks one for each file or name. */
+  reflectionRequests: 1_000,
+  /** A reflection stream ends then, in order; tools that keep one open ask again in another. Milliseconds. */
+  reflectionStreamMs: 300_000,
+  /** Characters of a name that is asked for; ours have at most 100. */
+  reflectionNameCharacters: 512,
 } as const;

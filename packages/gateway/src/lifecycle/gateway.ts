@@ -1,5 +1,6 @@
 import { stat, unlink } from "node:fs/promises";
 import { join } from "node:path";
+import type { ConnectRouter } from "@connectrpc/connect";
 import { unavailable } from "@openshell/api/errors.ts";
 import { SandboxPhase } from "@openshell/api/generated/openshell_pb.js";
 import {
@@ -16,7 +17,7 @@ import {
 import { daemonEnvironment } from "@openshell/base/daemon.ts";
 import { acquireFileLock } from "@openshell/base/file-lock.ts";
 import { type GatewayRecord, gatewayRecordPath, userSocketPath } from "@openshell/base/gateway-record.ts";
-import { authInterceptor } from "../auth/interceptor.ts";
+import { authInterceptor, checkAuthModes } from "../auth/interceptor.ts";
 import { type Address, formatAddress } from "../config/config.ts";
 import { DEFAULT_BIND, type LoadedConfig } from "../config/load.ts";
 import type { CreateServices, GatewayDeps } from "../deps.ts";
@@ -25,6 +26,8 @@ import { systemHostProcesses } from "../hosts/process.ts";
 import { browserGuard } from "../http/browser-guard.ts";
 import { answer, Dispatcher } from "../http/dispatcher.ts";
 import { livenessRoute, readinessRoute } from "../http/health.ts";
+import { ServingStatus } from "../http/serving-status.ts";
+import { storeProbe } from "../http/store-probe.ts";
 import { openGatewayLog } from "../logging/logger.ts";
 import { loadControlPlane } from "../pki/control-plane.ts";
 import { clientFolder, registeredPort, writeDiscovery } from "../pki/discovery.ts";
@@ -99,7 +102,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   const wish = Promise.withResolvers<StopRequest>();
 
   // Independent of each other; the code of the services loads meanwhile.
-  const loading = Promise.all([options.services(), import("../http/rpc.ts")]);
+  const loading = Promise.all([options.services(), import("../http/rpc.ts"), import("../http/standard-services.ts")]);
   loading.catch(() => {});
   const kek = await loadKeyEncryptionKey(paths.state);
   const pkiOptions = {
@@ -136,7 +139,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     }),
   );
   const denied: string[] = [...config.supervisor.network.resolvers];
-  const [createServices, { rpcHandler }] = await loading;
+  const [createServices, { rpcHandler }, { PUBLIC_SERVICES, standardRoutes }] = await loading;
   const services = opened.use(
     await createServices({
       config,
@@ -163,18 +166,26 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     hosts: () => hosts.current().length,
     stop: (sandboxes) => wish.resolve({ sandboxes, reason: "asked through the users' socket", failed: false }),
   });
-  const readiness = readinessRoute({ version, checkStore: () => store.check() });
+  const probe = storeProbe(() => store.check());
+  const readiness = readinessRoute({ version, probe });
   // Loaded and counted only when somebody asks for metrics.
   const metrics =
     config.metrics &&
     (await import("../http/metrics.ts")).createMetrics({
       sandboxes: async () => sandboxesByPhase(await store.sandboxes.countByPhase()),
       hosts: () => hosts.current().length,
-      checkStore: () => store.check(),
+      storeHealthy: async () => (await probe()).healthy,
     });
+  const serving = new ServingStatus({ clock: systemClock, probe, stopping: stopping.signal });
+  checkAuthModes(PUBLIC_SERVICES);
+  const standard = standardRoutes({ serving, clock: systemClock, stopping: stopping.signal });
+  const userRoutes = (router: ConnectRouter): void => {
+    services.userRoutes(router);
+    standard(router);
+  };
   const rpc = { log, stopping: stopping.signal };
   const userInterceptors = metrics === undefined ? [authInterceptor] : [metrics.interceptor, authInterceptor];
-  const userRpc = rpcHandler({ ...rpc, routes: services.userRoutes, interceptors: userInterceptors });
+  const userRpc = rpcHandler({ ...rpc, routes: userRoutes, interceptors: userInterceptors });
   const hostRpc = rpcHandler({ ...rpc, routes: services.hostRoutes, interceptors: [] });
 
   const hostDispatcher = new Dispatcher([], hostRpc);
@@ -232,6 +243,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   if (address.port !== DEFAULT_BIND.port && !config.bind.chosen) {
     log.info({ port: address.port }, `port ${DEFAULT_BIND.port} is taken; listening on another one`);
   }
+  serving.started();
   log.info({ version, build: programs.build, endpoint: record.endpoint, socket, config: loaded.file }, "listening");
 
   const resources = opened.move();
@@ -241,6 +253,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     stopRequested: wish.promise,
     async stop({ sandboxes, reason }) {
       log.info({ sandboxes, reason }, "stopping");
+      serving.stop();
       if (sandboxes === "stop") {
         const left = await services.stopSandboxes(STOP_SANDBOXES_LIMIT_MS).catch((error: unknown) => {
           log.error({ err: error }, describeError(error));
