@@ -20,8 +20,13 @@ export interface AdmissionRequest<Desc extends DescMessage> {
   readonly schema: Desc;
   readonly request: MessageShape<Desc> & { readonly requestId: string };
   readonly workspace: string;
-  /** Facts outside the message that belong to the intent. */
+  /**
+   * Facts outside the message that belong to the intent, such as the sandbox that a name means now. The same request with other
+   * facts is not another payload: what it asked for is no longer there.
+   */
   readonly facts?: readonly string[];
+  /** Before `request_id` in field paths. */
+  readonly path?: string;
 }
 
 /**
@@ -50,7 +55,7 @@ export async function admitted<Desc extends DescMessage, Result>(
   replay: (receipt: Uint8Array) => Promise<Result> | Result,
   run: (admission: Admission) => Promise<Result>,
 ): Promise<Result> {
-  const requestId = parseRequestId(options.request.requestId);
+  const requestId = parseRequestId(options.request.requestId, `${options.path ?? ""}request_id`);
   if (requestId === undefined) return await run(none);
   const caller = callerOf(context);
   const method = context.method.name;
@@ -60,19 +65,20 @@ export async function admitted<Desc extends DescMessage, Result>(
     workspace: options.workspace,
     requestId,
   };
-  const fingerprint = await requestFingerprint({
+  const payload = await requestFingerprint({
     mac: deps.keys.requestIds,
     method,
     schema: options.schema,
     message: options.request as MessageShape<Desc>,
-    ...(options.facts === undefined ? {} : { context: options.facts }),
   });
+  const fingerprint = [payload, ...(options.facts ?? [])].join(" ");
   const now = deps.clock.now();
   const { admissions } = deps.store;
   const known = await admissions.get(key);
   const expired = known?.completedAt !== undefined && known.completedAt < now - REPLAY_WINDOW_MS;
   if (known !== undefined && !expired) {
-    if (known.fingerprint !== fingerprint) throw requestIdError("REQUEST_ID_PAYLOAD_MISMATCH");
+    if (known.fingerprint.split(" ", 1)[0] !== payload) throw requestIdError("REQUEST_ID_PAYLOAD_MISMATCH");
+    if (known.fingerprint !== fingerprint) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
     if (known.state !== "succeeded" || known.receipt === undefined) throw requestIdError("REQUEST_OUTCOME_UNCERTAIN");
     const replayed = await replay(known.receipt);
     context.responseHeader.set(REPLAYED_HEADER, "true");

@@ -107,7 +107,7 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
     },
 
     async getSandboxConfig(request) {
-      const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name);
+      const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name, "name");
       const { config, providerRevision } = await buildSnapshot(deps, record);
       const admission = record.status.configurationAdmission;
       const refused = admission?.state === ConfigurationAdmissionState.REJECTED;

@@ -1,5 +1,5 @@
-import type { HandlerContext } from "@connectrpc/connect";
-import { failedPrecondition, notFound } from "@openshell/api/errors.ts";
+import { Code, type HandlerContext } from "@connectrpc/connect";
+import { type ApiError, failedPrecondition, invalidField, notFound, readErrorDetails } from "@openshell/api/errors.ts";
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import { type Caller, callerOf } from "../auth/caller.ts";
 import type { SandboxController } from "../compute/controller.ts";
@@ -25,7 +25,7 @@ export interface ApiDeps extends GatewayDeps {
 }
 
 /** The workspace a request works in. @throws ApiError NOT_FOUND. */
-export async function existingWorkspace(deps: ApiDeps, name: string): Promise<WorkspaceRecord> {
+export async function existingWorkspace(deps: Pick<ApiDeps, "store">, name: string): Promise<WorkspaceRecord> {
   const workspace = await deps.store.workspaces.get(name);
   if (workspace === undefined) throw notFound("workspace", name);
   return workspace;
@@ -34,15 +34,46 @@ export async function existingWorkspace(deps: ApiDeps, name: string): Promise<Wo
 /** As {@link existingWorkspace}, and nothing new may be made in a workspace that is being deleted. */
 export async function activeWorkspace(deps: ApiDeps, name: string): Promise<WorkspaceRecord> {
   const workspace = await existingWorkspace(deps, name);
-  if (workspace.phase !== "active") throw failedPrecondition(`workspace "${name}" is being deleted`);
+  if (workspace.phase !== "active") {
+    throw failedPrecondition(`workspace "${name}" is being deleted`, { next: "Use another workspace" });
+  }
   return workspace;
 }
 
-/** The sandbox of this name. The text is exactly `sandbox not found`: clients compare it. */
-export async function namedSandbox(deps: ApiDeps, workspace: string, name: string): Promise<SandboxRecord> {
+/**
+ * The sandbox of this name. The text is exactly `sandbox not found`: clients compare it. `field` holds the name in the request.
+ *
+ * @throws ApiError as {@link missing} says.
+ */
+export async function namedSandbox(
+  deps: ApiDeps,
+  workspace: string,
+  name: string,
+  field: "name" | "sandbox" | "start.sandbox" = "sandbox",
+): Promise<SandboxRecord> {
   const record = await deps.store.sandboxes.byName(workspace, name);
-  if (record === undefined) throw notFound("sandbox", name);
+  if (record === undefined) throw await missing(deps, "sandbox", workspace, name, field);
   return record;
+}
+
+/** Why nothing has this name: it is no name, the workspace does not exist, or the resource does not. */
+export async function missing(
+  deps: Pick<ApiDeps, "store">,
+  kind: "sandbox" | "provider",
+  workspace: string,
+  name: string,
+  field = "name",
+): Promise<ApiError> {
+  if (name === "") return invalidField(field, "must not be empty");
+  const { store } = deps;
+  return (await store.workspaces.get(workspace)) === undefined
+    ? notFound("workspace", workspace)
+    : notFound(kind, name);
+}
+
+/** Whether an error says that the resource itself does not exist, which `allow_missing` accepts; a missing workspace it never does. */
+export function isMissing(error: ApiError, kind: "sandbox" | "provider"): boolean {
+  return error.code === Code.NotFound && readErrorDetails(error).resource?.kind === kind;
 }
 
 export function callerFrom(context: Pick<HandlerContext, "values">): Caller {

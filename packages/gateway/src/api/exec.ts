@@ -48,11 +48,14 @@ const MAX_TIMEOUT_MS = 365 * 24 * 3_600_000;
 /** Exit code that a supervisor reports when it ended a command at its timeout. */
 const TIMEOUT_CODE = 124;
 const MAX_WINDOW = 65_535;
+/** Where a request's fields stand in the messages of ExecSandboxInteractive. */
+const START = "start.";
+type FieldPath = "" | typeof START;
 
 export function execHandlers(deps: ApiDeps): Pick<OpenShellImpl, "execSandbox" | "execSandboxInteractive"> {
   return {
     async *execSandbox(request, context) {
-      yield* runCommand(deps, request, once(request.stdin), context);
+      yield* runCommand(deps, request, once(request.stdin), context, "");
     },
 
     async *execSandboxInteractive(requests, context) {
@@ -63,7 +66,7 @@ export function execHandlers(deps: ApiDeps): Pick<OpenShellImpl, "execSandbox" |
       const attach = context.requestHeader.get(ATTACH_HEADER);
       if (attach !== null && attach !== ATTACH_MAIN) throw invalidField(ATTACH_HEADER, `must be "${ATTACH_MAIN}"`);
       const input = interactiveInput(start, inputs);
-      if (attach === null) yield* runCommand(deps, start, input, context);
+      if (attach === null) yield* runCommand(deps, start, input, context, START);
       else yield* attachMain(deps, start, input, context);
     },
   };
@@ -75,11 +78,12 @@ async function* runCommand(
   request: ExecSandboxRequest,
   input: AsyncIterable<ExecInput>,
   context: HandlerContext,
+  path: FieldPath,
 ): AsyncGenerator<ExecSandboxEvent, void, void> {
-  const workspace = namedWorkspace(request.workspaceScope);
-  const timeoutMs = validateExec(request);
-  const record = await namedSandbox(deps, workspace, request.sandbox);
-  const admission = await execAdmission(deps, context, request, workspace, record);
+  const workspace = namedWorkspace(request.workspaceScope, `${path}workspace_scope`);
+  const timeoutMs = validateExec(request, path);
+  const record = await namedSandbox(deps, workspace, request.sandbox, `${path}sandbox`);
+  const admission = await execAdmission(deps, context, request, workspace, record, path);
   if (record.status.phase !== SandboxPhase.READY) throw notReady(record);
   const verdict = async (): Promise<void> => {
     const now = await deps.store.sandboxes.byId(record.id);
@@ -157,11 +161,12 @@ function execAdmission(
   request: ExecSandboxRequest,
   workspace: string,
   record: SandboxRecord,
+  path: FieldPath,
 ): Promise<Admission> {
   const refuse = (): never => {
     throw requestIdError("REQUEST_STREAM_UNAVAILABLE");
   };
-  const options = { schema: ExecSandboxRequestSchema, request, workspace, facts: [record.id] };
+  const options = { schema: ExecSandboxRequestSchema, request, workspace, facts: [record.id], path };
   return admitted(deps, context, options, refuse, async (admission) => admission);
 }
 
@@ -172,10 +177,10 @@ async function* attachMain(
   input: AsyncIterable<ExecInput>,
   context: HandlerContext,
 ): AsyncGenerator<ExecSandboxEvent, void, void> {
-  const workspace = namedWorkspace(start.workspaceScope);
-  if (start.command.length > 0) throw invalidField("start.command", "must be empty when attaching to the main process");
-  checkWindow(start.rows, start.cols);
-  const record = await namedSandbox(deps, workspace, start.sandbox);
+  const workspace = namedWorkspace(start.workspaceScope, `${START}workspace_scope`);
+  refuseStarting(start);
+  checkWindow(start.rows, start.cols, START);
+  const record = await namedSandbox(deps, workspace, start.sandbox, `${START}sandbox`);
   const { signal } = context;
   const end = deps.attachments.begin(record.id);
   try {
@@ -190,6 +195,22 @@ async function* attachMain(
   } finally {
     end();
   }
+}
+
+/** What tells how to start a command means nothing for one that runs already. */
+function refuseStarting(start: ExecSandboxRequest): void {
+  const given: Readonly<Record<string, boolean>> = {
+    command: start.command.length > 0,
+    workdir: start.workdir !== "",
+    environment: Object.keys(start.environment).length > 0,
+    execution_timeout: start.executionTimeout !== undefined,
+    no_login_shell: start.noLoginShell,
+    request_id: start.requestId !== "",
+  };
+  const found = new Violations();
+  for (const [field, set] of Object.entries(given))
+    found.require(!set, START + field, "must be empty when attaching to the main process");
+  throwIfInvalid(found);
 }
 
 interface RelayWait {
@@ -224,25 +245,29 @@ async function openRelay(deps: ApiDeps, sandboxId: string, kind: RelayKind, wait
 }
 
 /** Checks what does not depend on the sandbox; gives the timeout in milliseconds. */
-function validateExec(request: ExecSandboxRequest): number | undefined {
+function validateExec(request: ExecSandboxRequest, path: FieldPath): number | undefined {
   const found = new Violations();
-  checkCommand(request.command, "command", RequestLimit.execArguments, found);
-  checkEnvironment(request.environment, "environment", "exec", found);
+  checkCommand(request.command, `${path}command`, RequestLimit.execArguments, found);
+  checkEnvironment(request.environment, `${path}environment`, "exec", found);
   found.require(
     Buffer.byteLength(request.workdir) <= RequestLimit.workdir,
-    "workdir",
+    `${path}workdir`,
     `must have at most ${RequestLimit.workdir} bytes`,
   );
-  found.require(!request.workdir.includes("\0"), "workdir", "must not contain NUL");
-  found.require(request.stdin.length <= RequestLimit.stdin, "stdin", `must have at most ${RequestLimit.stdin} bytes`);
+  found.require(!request.workdir.includes("\0"), `${path}workdir`, "must not contain NUL");
+  found.require(
+    request.stdin.length <= RequestLimit.stdin,
+    `${path}stdin`,
+    `must have at most ${RequestLimit.stdin} bytes`,
+  );
   throwIfInvalid(found);
-  checkWindow(request.rows, request.cols);
-  return readDuration(request.executionTimeout, "execution_timeout", MAX_TIMEOUT_MS);
+  checkWindow(request.rows, request.cols, path);
+  return readDuration(request.executionTimeout, `${path}execution_timeout`, MAX_TIMEOUT_MS);
 }
 
-function checkWindow(rows: number, cols: number): void {
-  if (rows > MAX_WINDOW) throw invalidField("rows", `must be at most ${MAX_WINDOW}`);
-  if (cols > MAX_WINDOW) throw invalidField("cols", `must be at most ${MAX_WINDOW}`);
+function checkWindow(rows: number, cols: number, path: FieldPath | "resize."): void {
+  if (rows > MAX_WINDOW) throw invalidField(`${path}rows`, `must be at most ${MAX_WINDOW}`);
+  if (cols > MAX_WINDOW) throw invalidField(`${path}cols`, `must be at most ${MAX_WINDOW}`);
 }
 
 async function* once(stdin: Uint8Array): AsyncGenerator<ExecInput, void, void> {
@@ -262,7 +287,7 @@ async function* interactiveInput(
     if (payload.case === "stdin") yield { kind: "stdin", data: payload.value };
     else if (payload.case === "resize") {
       const { rows, cols } = payload.value;
-      checkWindow(rows, cols);
+      checkWindow(rows, cols, "resize.");
       if (rows > 0 && cols > 0) yield { kind: "resize", rows, columns: cols };
     } else throw invalidField("payload", "must be stdin or resize after the start");
   }

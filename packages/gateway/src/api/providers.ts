@@ -18,7 +18,6 @@ import {
   alreadyExists,
   failedPrecondition,
   invalidField,
-  notFound,
   permissionDenied,
   requestIdError,
   throwIfInvalid,
@@ -37,7 +36,7 @@ import { sealCredential } from "../store/credentials.ts";
 import { isStoreError } from "../store/errors.ts";
 import type { ProviderRecord, SandboxRecord, SealedCredential } from "../store/types.ts";
 import { admitted } from "./admission.ts";
-import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace } from "./context.ts";
+import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace, isMissing, missing } from "./context.ts";
 import { objectCursor, providerMessage } from "./convert.ts";
 import { write } from "./mutations.ts";
 import { pageOf } from "./pages.ts";
@@ -79,13 +78,13 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
       const own = provider.profileWorkspace === "" || provider.profileWorkspace === workspace;
       found.require(own, "provider.profile_workspace", "must be empty or the provider's own workspace");
       throwIfInvalid(found);
-      await activeWorkspace(deps, workspace);
       return await admitted(
         deps,
         context,
         { schema: CreateProviderRequestSchema, request, workspace },
         replay,
         async (admission) => {
+          await activeWorkspace(deps, workspace);
           const id = randomUUID();
           const name = provider.metadata!.name;
           const record = {
@@ -195,7 +194,6 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
 
     async deleteProvider(request, context) {
       const workspace = namedWorkspace(request.workspaceScope);
-      await existingWorkspace(deps, workspace);
       const again = (receipt: Uint8Array) => fromBinary(DeleteProviderResponseSchema, receipt);
       return await admitted(
         deps,
@@ -204,7 +202,10 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
         again,
         async (admission) => {
           const record = await store.providers.byName(workspace, request.name);
-          if (record === undefined && !request.allowMissing) throw notFound("provider", request.name);
+          if (record === undefined) {
+            const absence = await missing(deps, "provider", workspace, request.name);
+            if (!request.allowMissing || !isMissing(absence, "provider")) throw absence;
+          }
           if (record !== undefined) await refuseAttached(deps, record);
           const outcome = record === undefined ? DeletionOutcome.ALREADY_ABSENT : DeletionOutcome.COMPLETED;
           const response = create(DeleteProviderResponseSchema, { outcome });
@@ -246,7 +247,7 @@ async function refuseAttached(deps: ApiDeps, record: ProviderRecord): Promise<vo
 
 async function required(deps: ApiDeps, workspace: string, name: string): Promise<ProviderRecord> {
   const record = await deps.store.providers.byName(workspace, name);
-  if (record === undefined) throw notFound("provider", name);
+  if (record === undefined) throw await missing(deps, "provider", workspace, name);
   return record;
 }
 

@@ -15,13 +15,7 @@ import {
   StartSandboxRequestSchema,
   StopSandboxRequestSchema,
 } from "@openshell/api";
-import {
-  failedPrecondition,
-  notFound,
-  permissionDenied,
-  requestIdError,
-  throwIfInvalid,
-} from "@openshell/api/errors.ts";
+import { failedPrecondition, permissionDenied, requestIdError, throwIfInvalid } from "@openshell/api/errors.ts";
 import { parseLabelSelector } from "@openshell/api/labels.ts";
 import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import { namedWorkspace, resolveScope } from "@openshell/api/selectors.ts";
@@ -34,7 +28,15 @@ import { mayStart, startingStatus, wantsToRun, withPhase } from "../compute/stat
 import { DONE } from "../sessions/reader.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import { type Admission, admitted } from "./admission.ts";
-import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace, namedSandbox } from "./context.ts";
+import {
+  type ApiDeps,
+  activeWorkspace,
+  callerFrom,
+  existingWorkspace,
+  isMissing,
+  missing,
+  namedSandbox,
+} from "./context.ts";
 import { objectCursor, sandboxMessage } from "./convert.ts";
 import { createSandbox } from "./create-sandbox.ts";
 import { modify, storeNonce, write } from "./mutations.ts";
@@ -63,13 +65,13 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
       const workspace = namedWorkspace(request.workspaceScope);
       const caller = callerFrom(context);
       throwIfInvalid(validateCreate(request));
-      await activeWorkspace(deps, workspace);
       return await admitted(
         deps,
         context,
         { schema: CreateSandboxRequestSchema, request, workspace },
         replayById,
         async (admission) => {
+          await activeWorkspace(deps, workspace);
           const record = await createSandbox(deps, request, workspace, caller, admission);
           void controller.request(record.id);
           return respond(record);
@@ -79,7 +81,7 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
 
     async getSandbox(request) {
       const workspace = namedWorkspace(request.workspaceScope);
-      return respond(await namedSandbox(deps, workspace, request.name));
+      return respond(await namedSandbox(deps, workspace, request.name, "name"));
     },
 
     async listSandboxes(request, context) {
@@ -103,7 +105,6 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
 
     async deleteSandbox(request, context) {
       const workspace = namedWorkspace(request.workspaceScope);
-      await existingWorkspace(deps, workspace);
       const replay = (receipt: Uint8Array) => fromBinary(DeleteSandboxResponseSchema, receipt);
       return await admitted(
         deps,
@@ -113,7 +114,8 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
         async (admission) => {
           const record = await store.sandboxes.byName(workspace, request.name);
           if (record !== undefined) return await deleteSandbox(deps, record, admission);
-          if (!request.allowMissing) throw notFound("sandbox", request.name);
+          const absence = await missing(deps, "sandbox", workspace, request.name);
+          if (!request.allowMissing || !isMissing(absence, "sandbox")) throw absence;
           const absent = create(DeleteSandboxResponseSchema, { outcome: DeletionOutcome.ALREADY_ABSENT });
           await write(deps, [...admission.admit, ...admission.succeed(toBinary(DeleteSandboxResponseSchema, absent))]);
           return absent;
@@ -129,7 +131,7 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
         { schema: StopSandboxRequestSchema, request, workspace },
         replayById,
         async (admission) => {
-          const record = await namedSandbox(deps, workspace, request.name);
+          const record = await namedSandbox(deps, workspace, request.name, "name");
           logWish(record, context, "stop requested");
           const changed = await modify(deps, record, (current) => {
             const { phase } = current.status;
@@ -158,7 +160,7 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
         { schema: StartSandboxRequestSchema, request, workspace },
         replayById,
         async (admission) => {
-          const record = await namedSandbox(deps, workspace, request.name);
+          const record = await namedSandbox(deps, workspace, request.name, "name");
           logWish(record, context, "start requested");
           const changed = await modify(deps, record, (current) => {
             const also = [...admission.admit, ...admission.succeed(record.id)];

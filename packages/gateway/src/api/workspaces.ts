@@ -5,6 +5,7 @@ import {
   ListWorkspacesResponseSchema,
   WorkspaceSchema,
 } from "@openshell/api";
+import { invalidField } from "@openshell/api/errors.ts";
 import { parseLabelSelector } from "@openshell/api/labels.ts";
 import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
@@ -17,6 +18,7 @@ import { pageOf } from "./pages.ts";
 export function workspaceHandlers(deps: ApiDeps): Pick<OpenShellImpl, "getWorkspace" | "listWorkspaces"> {
   return {
     async getWorkspace(request) {
+      if (request.name === "") throw invalidField("name", "must not be empty");
       return create(GetWorkspaceResponseSchema, {
         workspace: workspaceMessage(await existingWorkspace(deps, request.name)),
       });
