@@ -1,0 +1,171 @@
+import type { ClientHttp2Stream, IncomingHttpHeaders } from "node:http2";
+import { readEncoding } from "../wire/compression.ts";
+import { WireLimits } from "../wire/limits.ts";
+import { MessageSink } from "../wire/message-sink.ts";
+import { MessageSource } from "../wire/message-source.ts";
+import { codeFromHttpStatus, codeFromReset, type Fields, readStatus, StatusCode, StatusError } from "../wire/status.ts";
+import { formatTimeout, MAX_TIMER_MS } from "../wire/timeout.ts";
+
+export interface CallOptions {
+  /** Largest response message, decompressed. 4 MiB unless given. */
+  readonly readMaxBytes?: number;
+  /** Time until the call ends with DEADLINE_EXCEEDED. Milliseconds; none unless given. */
+  readonly timeoutMs?: number | undefined;
+}
+
+/** RST_STREAM code CANCEL (RFC 9113 §7). */
+const CANCEL = 8;
+/** END_STREAM on a HEADERS frame (RFC 9113 §6.2). */
+const END_STREAM = 1;
+
+/** Header fields of a request. `te` tells servers that trailers are understood. */
+export function requestFields(
+  path: string,
+  contentType: string,
+  timeoutMs: number | undefined,
+): Record<string, string> {
+  return {
+    ":method": "POST",
+    ":path": path,
+    "content-type": contentType,
+    te: "trailers",
+    ...(timeoutMs === undefined ? {} : { "grpc-timeout": formatTimeout(timeoutMs) }),
+  };
+}
+
+/**
+ * One call on the client at the level of bytes. Messages of the server are read from `messages`, which ends when the call
+ * ended with OK and throws a {@link StatusError} otherwise.
+ */
+export class ClientCall {
+  readonly messages: MessageSource;
+  readonly #stream: ClientHttp2Stream;
+  readonly #sink: MessageSink;
+  readonly #header = Promise.withResolvers<Fields>();
+  readonly #outcome = Promise.withResolvers<void>();
+  #trailer: Fields | undefined;
+  #failure: StatusError | undefined;
+  #ended = false;
+  #timer: NodeJS.Timeout | undefined;
+
+  constructor(stream: ClientHttp2Stream, options: CallOptions = {}) {
+    this.#stream = stream;
+    this.#sink = new MessageSink(stream);
+    this.messages = new MessageSource(stream, {
+      maxBytes: options.readMaxBytes ?? WireLimits.messageBytes,
+      atEnd: () => this.#outcome.promise,
+    });
+    // Whoever reads learns of it there.
+    this.#header.promise.catch(() => {});
+    this.#outcome.promise.catch(() => {});
+    stream.on("response", (headers, flags) => this.#onResponse(headers, flags));
+    stream.on("trailers", (trailers) => this.#conclude(trailers));
+    stream.on("error", (cause) => this.#lose(cause));
+    stream.on("close", () => this.#lose(undefined));
+    const { timeoutMs } = options;
+    if (timeoutMs !== undefined && timeoutMs < MAX_TIMER_MS) {
+      const expired = (): void => this.cancel(new StatusError(StatusCode.deadlineExceeded, "the deadline has passed"));
+      this.#timer = setTimeout(expired, Math.max(0, timeoutMs));
+    }
+  }
+
+  /** The server's headers. Rejects where the call ended without. */
+  get header(): Promise<Fields> {
+    return this.#header.promise;
+  }
+
+  /** The trailers, complete once `messages` has ended. */
+  get trailer(): Fields {
+    return this.#trailer ?? {};
+  }
+
+  /** True once the outcome is known. */
+  get ended(): boolean {
+    return this.#ended;
+  }
+
+  /** Sends a message; wait for the promise, if there is one, before the next. A call that has ended swallows it. */
+  send(message: Uint8Array, compressed = false): Promise<void> | undefined {
+    return this.#ended ? undefined : this.#sink.write(message, compressed);
+  }
+
+  /** No more messages from this side. */
+  end(): void {
+    if (!this.#stream.destroyed && !this.#stream.writableEnded) this.#stream.end();
+  }
+
+  /** Ends the call from this side: the server sees it as cancelled, the reader sees `reason`. */
+  cancel(reason: unknown = new StatusError(StatusCode.canceled, "the call was cancelled")): void {
+    if (this.#ended) return;
+    this.#settle(reason);
+    this.messages.fail(reason);
+    this.#stream.close(CANCEL);
+  }
+
+  #onResponse(headers: IncomingHttpHeaders, flags: number): void {
+    const status = Number(headers[":status"]);
+    const type = headers["content-type"] ?? "";
+    if (status !== 200) {
+      this.#refuse(new StatusError(codeFromHttpStatus(status), `the server answered with HTTP status ${status}`));
+      return;
+    }
+    if (!/^application\/grpc($|\+|;)/.test(type)) {
+      this.#refuse(
+        new StatusError(StatusCode.unknown, `the server answered with the content type "${type}", not gRPC`),
+      );
+      return;
+    }
+    this.#header.resolve(headers);
+    if ((flags & END_STREAM) !== 0) {
+      this.#conclude(headers);
+      return;
+    }
+    try {
+      this.messages.gzipped = readEncoding(headers["grpc-encoding"], StatusCode.internal);
+    } catch (error) {
+      this.#refuse(error as StatusError);
+    }
+  }
+
+  /** What came is no gRPC: the rest is not read. */
+  #refuse(failure: StatusError): void {
+    this.#failure = failure;
+    this.cancel(failure);
+  }
+
+  #conclude(trailer: Fields): void {
+    this.#trailer ??= trailer;
+    try {
+      this.#settle(readStatus(trailer));
+    } catch (error) {
+      this.#settle(error);
+    }
+  }
+
+  /** The stream is gone. Without a status before, the outcome is a failure; messages that came are still read. */
+  #lose(cause: unknown): void {
+    this.#sink.close();
+    if (!this.#ended) this.#settle(this.#failure ?? lost(this.#stream.rstCode ?? 0, cause));
+    this.messages.finish();
+  }
+
+  /** @param failure undefined for OK */
+  #settle(failure: unknown): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    clearTimeout(this.#timer);
+    if (failure === undefined) this.#outcome.resolve();
+    else this.#outcome.reject(failure);
+    this.#header.reject(failure ?? new StatusError(StatusCode.internal, "the call ended without headers"));
+  }
+}
+
+function lost(reset: number, cause: unknown): StatusError {
+  if (cause instanceof StatusError) return cause;
+  // A stream that the connection's own end took down has a code of its own making.
+  const connection = cause !== undefined && (cause as NodeJS.ErrnoException).code !== "ERR_HTTP2_STREAM_ERROR";
+  if (connection || reset === 0) {
+    return new StatusError(StatusCode.unavailable, "the connection was lost before the call ended", { cause });
+  }
+  return new StatusError(codeFromReset(reset), `the server reset the call (HTTP/2 code ${reset})`, { cause });
+}

@@ -1,0 +1,97 @@
+import { type ClientHttp2Session, type ClientHttp2Stream, connect, type OutgoingHttpHeaders } from "node:http2";
+import type { Duplex } from "node:stream";
+import { StatusCode, StatusError } from "../wire/status.ts";
+
+export interface ConnectionOptions {
+  /** Opens the connection below HTTP/2: a socket, or a TLS socket that agreed on `h2`. */
+  readonly dial: () => Duplex;
+  /** `http://host` or `https://host`: scheme and authority of requests. */
+  readonly origin?: string;
+  /** A connection with calls under way is pinged; one that does not answer is given up. Milliseconds; none unless given. */
+  readonly keepalive?: { readonly intervalMs: number; readonly timeoutMs: number };
+  /** Flow-control windows in bytes. */
+  readonly streamWindow?: number;
+  readonly connectionWindow?: number;
+}
+
+/** 64 KiB, the protocol's default, would stall a bulk stream once a round trip. */
+const STREAM_WINDOW = 1024 * 1024;
+const CONNECTION_WINDOW = 16 * 1024 * 1024;
+
+/**
+ * One HTTP/2 connection at a time, dialled on first use and again after it broke or the server told it to go. Calls on the
+ * one that was told to go run to their end there.
+ */
+export class Connection {
+  readonly #options: ConnectionOptions;
+  #session: ClientHttp2Session | undefined;
+  #closed = false;
+
+  constructor(options: ConnectionOptions) {
+    this.#options = options;
+  }
+
+  /** Opens a stream; also before the connection stands. @throws StatusError UNAVAILABLE */
+  request(headers: OutgoingHttpHeaders): ClientHttp2Stream {
+    if (this.#closed) throw new StatusError(StatusCode.unavailable, "this client has been closed");
+    this.#session ??= this.#open();
+    try {
+      return this.#session.request(headers, { endStream: false });
+    } catch (cause) {
+      // The session ended between two of its events.
+      this.#session = undefined;
+      throw new StatusError(StatusCode.unavailable, "the connection has ended", { cause });
+    }
+  }
+
+  /** Breaks the connection; the next call dials anew. Calls under way end with UNAVAILABLE. */
+  reset(): void {
+    const session = this.#session;
+    this.#session = undefined;
+    session?.destroy();
+  }
+
+  /** Breaks the connection for good. */
+  close(): void {
+    this.#closed = true;
+    this.reset();
+  }
+
+  #open(): ClientHttp2Session {
+    const { dial, origin = "http://localhost", keepalive, streamWindow = STREAM_WINDOW } = this.#options;
+    const session = connect(origin, {
+      createConnection: dial,
+      settings: { initialWindowSize: streamWindow, enablePush: false },
+    });
+    const leave = (): void => {
+      if (this.#session === session) this.#session = undefined;
+    };
+    session.once("connect", () => session.setLocalWindowSize(this.#options.connectionWindow ?? CONNECTION_WINDOW));
+    session.on("goaway", () => {
+      leave();
+      session.close();
+    });
+    session.on("close", leave);
+    // Each stream tells its caller.
+    session.on("error", leave);
+    if (keepalive !== undefined) keepAlive(session, keepalive);
+    return session;
+  }
+}
+
+/** Ends a session whose other side has vanished without closing the connection. */
+function keepAlive(
+  session: ClientHttp2Session,
+  { intervalMs, timeoutMs }: { intervalMs: number; timeoutMs: number },
+): void {
+  const timer = setInterval(() => {
+    if (session.destroyed || session.connecting) return;
+    const lost = setTimeout(() => {
+      session.destroy(new StatusError(StatusCode.unavailable, "the server does not answer pings"));
+    }, timeoutMs);
+    lost.unref();
+    session.ping(() => clearTimeout(lost));
+  }, intervalMs);
+  timer.unref();
+  session.once("close", () => clearInterval(timer));
+}

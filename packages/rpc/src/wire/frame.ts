@@ -1,0 +1,98 @@
+import { WireLimits } from "./limits.ts";
+import { StatusCode, StatusError } from "./status.ts";
+
+/** Bytes before a message: a flags byte and its length (PROTOCOL-HTTP2.md, Length-Prefixed-Message). */
+export const PREFIX_BYTES = 5;
+/** The flag of a message that is compressed as `grpc-encoding` says. */
+export const COMPRESSED = 1;
+
+/** One message as it travelled. */
+export interface Frame {
+  readonly compressed: boolean;
+  /** May be a view into a larger buffer. */
+  readonly data: Uint8Array;
+}
+
+/** Writes the prefix of a message into `target`. */
+export function writePrefix(target: Uint8Array, length: number, flags: number): void {
+  target[0] = flags;
+  target[1] = length >>> 24;
+  target[2] = length >>> 16;
+  target[3] = length >>> 8;
+  target[4] = length;
+}
+
+/** A message behind its prefix, in one buffer. */
+export function encodeFrame(message: Uint8Array, flags = 0): Buffer {
+  const frame = Buffer.allocUnsafe(PREFIX_BYTES + message.length);
+  writePrefix(frame, message.length, flags);
+  frame.set(message, PREFIX_BYTES);
+  return frame;
+}
+
+/**
+ * Cuts a byte stream into messages: linear in the bytes whatever the chunks, and without a copy for messages that lie
+ * within one chunk. Memory is taken as bytes arrive, not as a prefix announces them.
+ */
+export class FrameReader {
+  readonly #maxBytes: number;
+  readonly #prefix = new Uint8Array(PREFIX_BYTES);
+  #prefixed = 0;
+  /** Of the message that is being read. */
+  #length = 0;
+  #compressed = false;
+  #parts: Uint8Array[] = [];
+  #received = 0;
+
+  constructor(maxBytes: number = WireLimits.messageBytes) {
+    this.#maxBytes = maxBytes;
+  }
+
+  /** True between two messages: the stream may end here. */
+  get idle(): boolean {
+    return this.#prefixed === 0;
+  }
+
+  /** Appends the messages that are complete with this chunk to `frames`. @throws StatusError RESOURCE_EXHAUSTED, INTERNAL */
+  push(chunk: Uint8Array, frames: Frame[]): void {
+    let offset = 0;
+    while (offset < chunk.length || (this.#prefixed === PREFIX_BYTES && this.#length === 0)) {
+      if (this.#prefixed < PREFIX_BYTES) {
+        this.#prefix[this.#prefixed++] = chunk[offset++]!;
+        if (this.#prefixed === PREFIX_BYTES) this.#begin();
+        continue;
+      }
+      const taken = Math.min(this.#length - this.#received, chunk.length - offset);
+      const part = chunk.subarray(offset, offset + taken);
+      offset += taken;
+      this.#received += taken;
+      if (this.#received < this.#length) {
+        this.#parts.push(part);
+        return;
+      }
+      frames.push({ compressed: this.#compressed, data: this.#parts.length === 0 ? part : this.#join(part) });
+      this.#parts = [];
+      this.#received = 0;
+      this.#prefixed = 0;
+    }
+  }
+
+  #begin(): void {
+    const [flags, a, b, c, d] = this.#prefix as unknown as readonly [number, number, number, number, number];
+    if (flags > COMPRESSED) throw new StatusError(StatusCode.internal, `a message has the unknown flags ${flags}`);
+    this.#length = ((a << 24) | (b << 16) | (c << 8) | d) >>> 0;
+    this.#compressed = flags === COMPRESSED;
+    if (this.#length > this.#maxBytes) throw tooLarge(this.#length, this.#maxBytes);
+  }
+
+  #join(last: Uint8Array): Uint8Array {
+    this.#parts.push(last);
+    return Buffer.concat(this.#parts, this.#length);
+  }
+}
+
+/** The error for a message beyond the limit. `bytes` undefined: more than could be read. */
+export function tooLarge(bytes: number | undefined, limit: number): StatusError {
+  const size = bytes === undefined ? "a message" : `a message of ${bytes} bytes`;
+  return new StatusError(StatusCode.resourceExhausted, `${size} exceeds the limit of ${limit} bytes`);
+}
