@@ -30,7 +30,17 @@ const MAX_SHOWN_ERROR = 600;
 /** Where a program lies, or why there is none. */
 export type Program = { readonly path: string } | { readonly missing: string };
 
-export type ProgramName = "opencode" | "requests" | "go" | "java" | "rust" | "conformance" | "grpcio" | "grpc-go" | "python-sdk";
+export type ProgramName =
+  | "opencode"
+  | "requests"
+  | "go"
+  | "java"
+  | "rust"
+  | "conformance"
+  | "grpcio"
+  | "grpc-go"
+  | "grpcurl"
+  | "python-sdk";
 
 interface Recipe {
   /** Files that decide what is made, relative to the repository. */
@@ -47,6 +57,7 @@ interface Recipe {
 
 const clients = "tests/functional/clients/programs";
 const peers = "tests/functional/rpc/peers";
+const grpcurl = "tests/functional/rpc/grpcurl";
 /** The interpreter that a sandbox sees; another one on PATH is somebody's own. */
 const PYTHON = "/usr/bin/python3";
 
@@ -93,6 +104,17 @@ const RECIPES: Readonly<Record<ProgramName, Recipe>> = {
       rmSync(work, { recursive: true });
     },
     result: (out) => join(out, "client"),
+  },
+  grpcurl: {
+    inputs: [`${grpcurl}/go.mod`, `${grpcurl}/go.sum`],
+    needs: { go: "golang-go" },
+    version: () => execFileSync("go", ["version"], { encoding: "utf8" }),
+    make: async (out) => {
+      const env = { CGO_ENABLED: "0", GOFLAGS: "-trimpath -mod=readonly", GOTOOLCHAIN: "local" };
+      const tool = "github.com/fullstorydev/grpcurl/cmd/grpcurl";
+      await command(["go", "build", "-o", `${out}/`, tool], join(repository, grpcurl), env);
+    },
+    result: (out) => join(out, "grpcurl"),
   },
   conformance: {
     inputs: ["tests/conformance/programs/go.mod", "tests/conformance/programs/go.sum"],

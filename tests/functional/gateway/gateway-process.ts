@@ -34,6 +34,13 @@ export interface StartOutcome {
   readonly ms: number;
 }
 
+/** What a client shows of itself; by default, the certificate of this gateway. */
+export interface ClientFiles {
+  readonly withCertificate?: boolean;
+  readonly cert?: string;
+  readonly key?: string;
+}
+
 /** A home with one gateway in it, running or not. */
 export class GatewayProcess implements AsyncDisposable {
   readonly home: TestHome;
@@ -120,15 +127,23 @@ export class GatewayProcess implements AsyncDisposable {
 
   /** gRPC over the users' socket. */
   local(): Client<typeof OpenShell> {
+    return createClient(OpenShell, this.localTransport());
+  }
+
+  /** As `local`, for any service. */
+  localTransport(): Transport {
     const manager = new Http2SessionManager("http://local", {}, { createConnection: () => connect(this.userSocket) });
     this.#managers.push(manager);
-    return createClient(OpenShell, createGrpcTransport({ baseUrl: "http://local", sessionManager: manager }));
+    return createGrpcTransport({ baseUrl: "http://local", sessionManager: manager });
   }
 
   /** gRPC over TCP with exactly the files that an SDK finds. */
-  tls(
-    files: { readonly withCertificate?: boolean; readonly cert?: string; readonly key?: string } = {},
-  ): Client<typeof OpenShell> {
+  tls(files: ClientFiles = {}): Client<typeof OpenShell> {
+    return createClient(OpenShell, this.tlsTransport(files));
+  }
+
+  /** As `tls`, for any service. */
+  tlsTransport(files: ClientFiles = {}): Transport {
     const { gateway_endpoint: endpoint } = JSON.parse(this.read("metadata.json")) as { gateway_endpoint: string };
     const identity =
       files.withCertificate === false
@@ -136,8 +151,7 @@ export class GatewayProcess implements AsyncDisposable {
         : { cert: files.cert ?? this.read("mtls/tls.crt"), key: files.key ?? this.read("mtls/tls.key") };
     const manager = new Http2SessionManager(endpoint, {}, { ca: this.read("mtls/ca.crt"), ...identity });
     this.#managers.push(manager);
-    const transport: Transport = createGrpcTransport({ baseUrl: endpoint, sessionManager: manager });
-    return createClient(OpenShell, transport);
+    return createGrpcTransport({ baseUrl: endpoint, sessionManager: manager });
   }
 
   read(file: string): string {
