@@ -205,7 +205,7 @@ function prepare(): void {
 function mayUsePrograms(rest: readonly string[]): boolean {
   const files = rest.filter((argument) => argument.includes("tests/"));
   return (
-    files.length === 0 || files.some((file) => /functional\/?$|functional\/(clients|agent|python-sdk)|conformance/.test(file))
+    files.length === 0 || files.some((file) => /functional\/?$|functional\/(agent|clients|python-sdk|rpc)|conformance/.test(file))
   );
 }
 
