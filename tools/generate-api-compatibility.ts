@@ -53,6 +53,10 @@ the gateway does with each RPC.
 - **not built yet** (${count("planned")}): answers UNIMPLEMENTED, naming the RPC.
 - **by design not** (${count("by-design")}): answers UNIMPLEMENTED for good. Gateway and supervisor speak a protocol of their own.
 
+Beside it the gateway serves gRPC's own \`grpc.health.v1.Health\` (names: empty and \`openshell.v1.OpenShell\`) and
+\`grpc.reflection.v1.ServerReflection\` with its older twin \`v1alpha\`, to anybody who can connect, so that probes,
+\`grpcurl\` and the like need no .proto files.
+
 The callers' column gives the authentication mode, the role where roles are configured, and the token scope.
 
 | RPC | State | Stream | Callers | Instead |
