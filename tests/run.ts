@@ -205,7 +205,8 @@ function prepare(): void {
 function mayUsePrograms(rest: readonly string[]): boolean {
   const files = rest.filter((argument) => argument.includes("tests/"));
   return (
-    files.length === 0 || files.some((file) => /functional\/?$|functional\/(agent|clients|python-sdk|rpc)|conformance/.test(file))
+    files.length === 0 ||
+    files.some((file) => /functional\/?$|functional\/(agent|clients|python-sdk|rpc)|conformance/.test(file))
   );
 }
 
