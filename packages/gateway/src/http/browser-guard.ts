@@ -1,18 +1,17 @@
 import { isIP } from "node:net";
 import { isLoopback } from "../config/address.ts";
-import { type AnyRequest, answer, type PlainRoute } from "./dispatcher.ts";
+import type { AnyRequest } from "./dispatcher.ts";
 
 /**
  * Keeps web pages away from a listener that asks nobody who they are (`disable_tls`). A page may reach loopback under a
  * name of its own that resolves there (DNS rebinding), or send simple requests across origins: the first shows in the
- * host name, the second in the headers that browsers add and pages cannot remove (Fetch Metadata, Origin).
+ * host name, the second in the headers that browsers add and pages cannot remove (Fetch Metadata, Origin). Gives the
+ * reason of a refusal; undefined lets the request through.
  */
-export const browserGuard: PlainRoute = (request, response) => {
+export function browserGuard(request: Pick<AnyRequest, "headers">): string | undefined {
   const problem = suspicion(request);
-  if (problem === undefined) return false;
-  answer(response, 403, `${problem}; this listener is for programs on this machine\n`);
-  return true;
-};
+  return problem === undefined ? undefined : `${problem}; this listener is for programs on this machine`;
+}
 
 /** What is wrong with a request to an unauthenticated loopback listener; undefined when nothing is. */
 export function suspicion(request: Pick<AnyRequest, "headers">): string | undefined {

@@ -22,11 +22,16 @@ let listener: Listener;
 beforeEach(async () => {
   folder = mkdtempSync(join(tmpdir(), "openshell-http-"));
   path = join(folder, "user.sock");
-  const dispatcher = new Dispatcher([livenessRoute], (request, response) => {
-    if (pathOf(request) === "/hang") return;
-    const peers = `${request.httpVersion} ${pathOf(request)}`;
-    (request as NodeJS.ReadableStream).resume();
-    answer(response, 200, peers);
+  const dispatcher = new Dispatcher({
+    routes: [livenessRoute],
+    rpc: {
+      handler: (request, response) => {
+        if (pathOf(request) === "/hang") return;
+        const peers = `${request.httpVersion} ${pathOf(request)}`;
+        (request as NodeJS.ReadableStream).resume();
+        answer(response, 200, peers);
+      },
+    },
   });
   server = new ConnectionServer(dispatcher, { streams: 100, ping: false });
   listener = await listenUnix(path, (socket) => server.accept(socket, userSocketPeer(1, undefined)));

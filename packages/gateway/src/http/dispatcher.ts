@@ -1,5 +1,6 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { Http2ServerRequest, Http2ServerResponse, type IncomingHttpHeaders, type ServerHttp2Stream } from "node:http2";
+import type { Lane } from "@openshell/rpc";
 import type { RequestSink } from "./connection-server.ts";
 import { type Peer, setRequestPeer } from "./peer.ts";
 
@@ -9,26 +10,40 @@ export type AnyResponse = ServerResponse | Http2ServerResponse;
 /** Answers plain HTTP paths. True when it did (or will). */
 export type PlainRoute = (request: AnyRequest, response: AnyResponse, peer: Peer) => boolean;
 
-/** Answers everything else: gRPC, gRPC-Web and Connect by path. */
-export type RpcHandler = (request: AnyRequest, response: AnyResponse) => void;
+/** Answers RPCs: plain gRPC in the lane, gRPC-Web and Connect, and everything over HTTP/1.1, in the handler. */
+export interface RpcServer {
+  readonly handler: (request: AnyRequest, response: AnyResponse) => void;
+  /** Without it the handler serves plain gRPC as well. */
+  readonly lane?: Lane;
+}
+
+export interface DispatcherOptions {
+  readonly routes: readonly PlainRoute[];
+  /** Asked before anything else: why this request is not served, or undefined. */
+  readonly guard?: (request: Pick<AnyRequest, "headers">) => string | undefined;
+  readonly rpc: RpcServer;
+}
 
 /**
- * The one place that every request of a listener passes: plain routes first, then RPCs. For HTTP/2 it owns the `stream`
- * event, so a lane that works on streams directly is called before the compatibility objects are made.
+ * The one place that every request of a listener passes: the guard, plain routes, then RPCs. For HTTP/2 it owns the
+ * `stream` event, so the lane, which works on streams, is asked before the compatibility objects are made.
  */
 export class Dispatcher implements RequestSink {
-  readonly #routes: readonly PlainRoute[];
-  readonly #rpc: RpcHandler;
+  readonly #options: DispatcherOptions;
 
-  constructor(routes: readonly PlainRoute[], rpc: RpcHandler) {
-    this.#routes = routes;
-    this.#rpc = rpc;
+  constructor(options: DispatcherOptions) {
+    this.#options = options;
   }
 
   stream(stream: ServerHttp2Stream, headers: IncomingHttpHeaders, rawHeaders: string[], peer: Peer): void {
     if (headers[":method"] === "CONNECT") {
       stream.respond({ ":status": 405 }, { endStream: true });
       return;
+    }
+    const { guard, rpc } = this.#options;
+    if (rpc.lane !== undefined && guard?.({ headers }) === undefined) {
+      setRequestPeer(stream, peer);
+      if (rpc.lane.handle(stream, headers)) return;
     }
     const request = new Http2ServerRequest(stream, headers, {}, rawHeaders);
     this.#handle(request, new Http2ServerResponse(stream), peer);
@@ -39,9 +54,15 @@ export class Dispatcher implements RequestSink {
   }
 
   #handle(request: AnyRequest, response: AnyResponse, peer: Peer): void {
+    const { guard, routes, rpc } = this.#options;
+    const refusal = guard?.(request);
+    if (refusal !== undefined) {
+      answer(response, 403, `${refusal}\n`);
+      return;
+    }
     setRequestPeer(request, peer);
-    for (const route of this.#routes) if (route(request, response, peer)) return;
-    this.#rpc(request, response);
+    for (const route of routes) if (route(request, response, peer)) return;
+    rpc.handler(request, response);
   }
 }
 

@@ -2,9 +2,10 @@ import type { ConnectRouter, Interceptor } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { errorBoundary } from "@openshell/api/error-boundary.ts";
 import { LogField } from "@openshell/base";
+import { decodeEncoded, grpcLane } from "@openshell/rpc";
 import type { Logger } from "pino";
 import { contextOf } from "../auth/context.ts";
-import type { RpcHandler } from "./dispatcher.ts";
+import type { AnyRequest, AnyResponse, RpcServer } from "./dispatcher.ts";
 import { HttpLimits } from "./limits.ts";
 import { translateError } from "./translate-error.ts";
 
@@ -17,23 +18,28 @@ export interface RpcOptions {
   readonly stopping: AbortSignal;
 }
 
-/** gRPC, gRPC-Web and Connect for the given services, in one handler. */
-export function rpcHandler(options: RpcOptions): RpcHandler {
-  const { log } = options;
+/** Plain gRPC in the lane; gRPC-Web and Connect, and whatever comes over HTTP/1.1, in connect-node. */
+export function rpcServer(options: RpcOptions): RpcServer {
+  const { log, routes } = options;
   const boundary = errorBoundary({
     translate: translateError,
     onInternal: (error, method) => log.error({ [LogField.method]: method, err: error }, "a call failed unexpectedly"),
   });
-  return connectNodeAdapter({
-    routes: options.routes,
-    interceptors: [boundary, ...options.interceptors],
+  const shared = {
+    routes,
     contextValues: contextOf,
     readMaxBytes: HttpLimits.messageBytes,
+    shutdownSignal: options.stopping,
+  };
+  const interceptors = [boundary, ...options.interceptors];
+  const handler = connectNodeAdapter({
+    ...shared,
+    interceptors: [decodeEncoded, ...interceptors],
     // Clients offer gzip by default; on one machine compressing costs more than the bytes it saves.
     compressMinBytes: Number.MAX_SAFE_INTEGER,
-    shutdownSignal: options.stopping,
     grpcWeb: true,
     grpc: true,
     connect: true,
-  }) as RpcHandler;
+  }) as (request: AnyRequest, response: AnyResponse) => void;
+  return { handler, lane: grpcLane({ ...shared, interceptors }) };
 }

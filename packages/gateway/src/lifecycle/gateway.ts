@@ -24,7 +24,7 @@ import type { CreateServices, GatewayDeps } from "../deps.ts";
 import { createHostLauncher } from "../hosts/launcher.ts";
 import { systemHostProcesses } from "../hosts/process.ts";
 import { browserGuard } from "../http/browser-guard.ts";
-import { answer, Dispatcher } from "../http/dispatcher.ts";
+import { type AnyRequest, type AnyResponse, answer, Dispatcher } from "../http/dispatcher.ts";
 import { livenessRoute, readinessRoute } from "../http/health.ts";
 import { ServingStatus } from "../http/serving-status.ts";
 import { storeProbe } from "../http/store-probe.ts";
@@ -139,7 +139,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     }),
   );
   const denied: string[] = [...config.supervisor.network.resolvers];
-  const [createServices, { rpcHandler }, { PUBLIC_SERVICES, standardRoutes }] = await loading;
+  const [createServices, { rpcServer }, { PUBLIC_SERVICES, standardRoutes }] = await loading;
   const services = opened.use(
     await createServices({
       config,
@@ -185,13 +185,16 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   };
   const rpc = { log, stopping: stopping.signal };
   const userInterceptors = metrics === undefined ? [authInterceptor] : [metrics.interceptor, authInterceptor];
-  const userRpc = rpcHandler({ ...rpc, routes: userRoutes, interceptors: userInterceptors });
-  const hostRpc = rpcHandler({ ...rpc, routes: services.hostRoutes, interceptors: [] });
+  const userRpc = rpcServer({ ...rpc, routes: userRoutes, interceptors: userInterceptors });
+  const hostRpc = rpcServer({ ...rpc, routes: services.hostRoutes, interceptors: [] });
 
-  const hostDispatcher = new Dispatcher([], hostRpc);
-  const userDispatcher = new Dispatcher([livenessRoute, control], userRpc);
-  const tcpRoutes = config.disableTls ? [browserGuard, livenessRoute] : [livenessRoute];
-  const tcpDispatcher = new Dispatcher(tcpRoutes, userRpc);
+  const hostDispatcher = new Dispatcher({ routes: [], rpc: hostRpc });
+  const userDispatcher = new Dispatcher({ routes: [livenessRoute, control], rpc: userRpc });
+  const tcpDispatcher = new Dispatcher({
+    routes: [livenessRoute],
+    ...(config.disableTls ? { guard: browserGuard } : {}),
+    rpc: userRpc,
+  });
 
   opened.use(await openHostDoor(join(paths.runtime, "host.sock"), hostDispatcher));
   const root = clientConfigRoot(where);
@@ -204,8 +207,8 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     [config.metrics, metrics === undefined ? [] : [metrics.route]],
   ] as const) {
     if (plain === undefined) continue;
-    const notFound = new Dispatcher(routes, (_request, response) => answer(response, 404, "not found\n"));
-    const door = opened.use(await openPlainDoor(plain, notFound));
+    const notFound = { handler: (_request: AnyRequest, response: AnyResponse) => answer(response, 404, "not found\n") };
+    const door = opened.use(await openPlainDoor(plain, new Dispatcher({ routes, rpc: notFound })));
     denied.push(...reachableAt(door.listener.address as Address));
   }
 
