@@ -2,6 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import type { HandlerContext } from "@connectrpc/connect";
 import {
   type ExecSandboxEvent,
+  ExecSandboxEventSchema,
   type ExecSandboxInput,
   type ExecSandboxRequest,
   ExecSandboxRequestSchema,
@@ -25,6 +26,7 @@ import { namedWorkspace } from "@openshell/api/selectors.ts";
 import { readDuration, toDuration } from "@openshell/api/times.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
+import { encodedMessage } from "@openshell/rpc";
 import { sandboxEnvironment } from "../compute/launch.ts";
 import { wantsToRun } from "../compute/status.ts";
 import { type RelayChannel, type RelayOpener, RelayUnopened } from "../relay/broker.ts";
@@ -112,16 +114,16 @@ async function* runCommand(
       ...(timeoutMs === undefined ? {} : { timeout: toDuration(timeoutMs) }),
     });
     for await (const event of spliceExec({ channel, start: { case: "exec", value: start }, input, signal })) {
-      if (event.payload.case === "exit") {
+      if (event.exit !== undefined) {
         // A 124 past the limit is the supervisor's own verdict, not the command's: the id stays unresolved.
         const timedOut =
           timeoutMs !== undefined &&
-          event.payload.value.exitCode === TIMEOUT_CODE &&
+          event.exit.exitCode === TIMEOUT_CODE &&
           deps.clock.monotonic() - startedMs >= timeoutMs;
         const done = timedOut ? [] : admission.succeed("");
         if (done.length > 0) await deps.store.write(...done);
       }
-      yield event;
+      yield encodedMessage(ExecSandboxEventSchema, event.bytes);
     }
   } finally {
     end();
@@ -191,7 +193,9 @@ async function* attachMain(
     };
     const channel = await openRelay(deps, record.id, RelayKind.ATTACH, { limitMs: ATTACH_WAIT_MS, signal, verdict });
     const attach = create(AttachStartSchema, { stdin: true, rows: start.rows, columns: start.cols });
-    yield* spliceExec({ channel, start: { case: "attach", value: attach }, input, signal });
+    for await (const { bytes } of spliceExec({ channel, start: { case: "attach", value: attach }, input, signal })) {
+      yield encodedMessage(ExecSandboxEventSchema, bytes);
+    }
   } finally {
     end();
   }
@@ -296,11 +300,23 @@ async function* interactiveInput(
 function notReady(record: SandboxRecord) {
   const phase = SandboxPhase[record.status.phase];
   return failedPrecondition(`sandbox "${record.name}" is not ready: phase ${phase}${reasonOf(record)}`, {
-    next:
-      record.status.phase === SandboxPhase.STOPPED
-        ? "Start it first"
-        : "Wait until it is READY, or read its conditions",
+    next: afterRefusal(record.status.phase),
   });
+}
+
+/** What makes a sandbox of this phase run commands. */
+function afterRefusal(phase: SandboxPhase): string {
+  switch (phase) {
+    case SandboxPhase.STOPPED:
+      return "Start it first";
+    case SandboxPhase.COMPLETED:
+    case SandboxPhase.ERROR:
+      return "Start it again, or read its conditions and logs";
+    case SandboxPhase.DELETING:
+      return "It is being removed: create another one";
+    default:
+      return "Wait until it is READY, or read its conditions";
+  }
 }
 
 function notRunning(record: SandboxRecord) {

@@ -7,7 +7,7 @@ import {
   StdinClosedSchema,
   WindowSizeSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { type ExecSandboxEvent, ExecSandboxEventSchema } from "@openshell/api/generated/openshell_pb.js";
+import { ExecSandboxEventSchema, type ExecSandboxExit } from "@openshell/api/generated/openshell_pb.js";
 import { DONE } from "../sessions/reader.ts";
 import type { RelayChannel } from "./broker.ts";
 import { STDIN_FRAME_BYTES } from "./limits.ts";
@@ -27,11 +27,28 @@ export interface SpliceOptions {
   readonly signal: AbortSignal;
 }
 
+/** One event for the caller, encoded as the host gave it; output is never decoded on its way. */
+export interface SplicedEvent {
+  /** An ExecSandboxEvent. */
+  readonly bytes: Uint8Array;
+  /** Set with the last event. */
+  readonly exit: ExecSandboxExit | undefined;
+}
+
+/** How an encoded event with an exit begins: the tag of the only field that such an event has. */
+const EXIT_TAG = (ExecSandboxEventSchema.field.exit.number << 3) | 2;
+
+function readExit(bytes: Uint8Array): ExecSandboxExit | undefined {
+  if (bytes[0] !== EXIT_TAG) return undefined;
+  const { payload } = fromBinary(ExecSandboxEventSchema, bytes);
+  return payload.case === "exit" ? payload.value : undefined;
+}
+
 /**
  * Joins a caller with a relay: input one way, output the other, the exit status last and exactly as the host gave it. A
  * status is never invented: a host that goes away gives UNAVAILABLE, whose meaning is "outcome unknown".
  */
-export async function* spliceExec(options: SpliceOptions): AsyncGenerator<ExecSandboxEvent, void, void> {
+export async function* spliceExec(options: SpliceOptions): AsyncGenerator<SplicedEvent, void, void> {
   const { channel, start, signal } = options;
   const pump = new AbortController();
   let inputFailed: unknown;
@@ -59,9 +76,9 @@ export async function* spliceExec(options: SpliceOptions): AsyncGenerator<ExecSa
         throw failureToError(message.value);
       }
       if (message.case !== "execEvent") throw hostGone(undefined);
-      const event = fromBinary(ExecSandboxEventSchema, message.value);
-      if (event.payload.case === "exit") finished = true;
-      yield event;
+      const exit = readExit(message.value);
+      if (exit !== undefined) finished = true;
+      yield { bytes: message.value, exit };
       if (finished) return;
     }
   } catch (error) {

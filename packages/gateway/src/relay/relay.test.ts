@@ -1,4 +1,4 @@
-import { create, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { ExecSandboxEventSchema } from "@openshell/api";
 import {
@@ -12,7 +12,7 @@ import { describe, expect, it } from "vitest";
 import { BoundedQueue } from "../sessions/queue.ts";
 import { Attachments } from "./attachments.ts";
 import { RelayBroker, type RelayChannel, RelayUnopened } from "./broker.ts";
-import { type ExecInput, spliceExec } from "./exec.ts";
+import { type ExecInput, type SplicedEvent, spliceExec } from "./exec.ts";
 import { MAX_PENDING_RELAYS_PER_SANDBOX, RELAY_DOWNLINK_QUEUE, RELAY_OPEN_TIMEOUT_MS } from "./limits.ts";
 
 type EventPayload = Parameters<typeof create<typeof ExecSandboxEventSchema>>[1];
@@ -47,7 +47,15 @@ async function openRelay(streamSignal = new AbortController().signal) {
   return { broker, uplink, down, channel, cancelled };
 }
 const splice = (channel: RelayChannel, input?: AsyncIterable<ExecInput>, signal = new AbortController().signal) =>
-  spliceExec({ channel, start: { case: "exec", value: { command: ["x"] } as never }, input, signal });
+  decodeEach(spliceExec({ channel, start: { case: "exec", value: { command: ["x"] } as never }, input, signal }));
+
+async function* decodeEach(events: AsyncIterable<SplicedEvent>) {
+  for await (const { bytes, exit } of events) {
+    const decoded = fromBinary(ExecSandboxEventSchema, bytes);
+    expect(exit).toEqual(decoded.payload.case === "exit" ? decoded.payload.value : undefined);
+    yield decoded;
+  }
+}
 
 describe("relays", () => {
   it("pass events in order and end with the exact exit", async () => {

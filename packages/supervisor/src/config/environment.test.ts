@@ -28,4 +28,12 @@ describe("processEnvironment", () => {
     expect(environment["OPENSHELL_SANDBOX"]).toBe("1");
     expect(Object.keys(environment).filter((name) => name.startsWith("OPENSHELL_"))).toEqual(["OPENSHELL_SANDBOX"]);
   });
+  it("carries the function that the Python package sends", () => {
+    const parts = { base, providers: { OPENSHELL_PYFUNC_B64: "no" }, tty: false };
+    const requested = { OPENSHELL_PYFUNC_B64: "gASV", OPENSHELL_PYFUNC: "1" };
+    const environment = processEnvironment({ ...parts, requested });
+    expect(environment["OPENSHELL_PYFUNC_B64"]).toBe("gASV");
+    expect(environment["OPENSHELL_PYFUNC"]).toBeUndefined();
+    expect(processEnvironment({ ...parts, requested: {} })["OPENSHELL_PYFUNC_B64"]).toBeUndefined();
+  });
 });

@@ -1,5 +1,7 @@
 /** Variables that only the product may set: user and provider values with this prefix are left out. */
 const RESERVED_PREFIX = "OPENSHELL_";
+/** The one exception, in requests: the official Python package sends a pickled function in it. */
+const REQUESTED_EXCEPTION = "OPENSHELL_PYFUNC_B64";
 
 export interface EnvironmentParts {
   /** From the driver: PATH, HOME, proxy, certificates. */
@@ -19,7 +21,7 @@ export interface EnvironmentParts {
 export function processEnvironment(parts: EnvironmentParts): Record<string, string> {
   const environment: Record<string, string> = { TERM: parts.tty ? "xterm-256color" : "dumb", ...parts.base };
   for (const [name, value] of Object.entries(parts.requested)) {
-    if (!name.startsWith(RESERVED_PREFIX)) environment[name] = value;
+    if (!name.startsWith(RESERVED_PREFIX) || name === REQUESTED_EXCEPTION) environment[name] = value;
   }
   for (const [name, value] of Object.entries(parts.providers)) {
     if (!name.startsWith(RESERVED_PREFIX)) environment[name] = value;

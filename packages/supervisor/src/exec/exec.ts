@@ -6,7 +6,7 @@ import { commandLine, shellCode } from "./command.ts";
 import { exitEvent, outputEvent } from "./event-bytes.ts";
 import { HeldOutput } from "./held-output.ts";
 import type { RelayChannel } from "./relay.ts";
-import { startFailure } from "./start-failure.ts";
+import { describeFolderFailure, startFailure } from "./start-failure.ts";
 import { StdinWriter } from "./stdin.ts";
 
 const SIGTERM = 15;
@@ -39,17 +39,18 @@ export async function runExec(
   if (start.command.length === 0)
     throw new RuntimeError("empty_command", "no command was given", { next: "Name a command to run" });
   const argv = commandLine(start.command, start.noLoginShell, context.shell);
+  const folder = workingFolder(start.workingDirectory, context.workingDirectory);
   let process: SandboxProcess;
   try {
     process = await context.boundary.spawn({
       argv,
       env: context.environment(start.environment, start.tty),
-      cwd: start.workingDirectory === "" ? context.workingDirectory : start.workingDirectory,
+      cwd: folder,
       stdio: start.tty ? { kind: "pty", rows: start.rows, columns: start.columns } : { kind: "pipes" },
     });
   } catch (error) {
     const failure = startFailure(error, argv[0] ?? "");
-    if (failure === undefined) throw error;
+    if (failure === undefined) throw describeFolderFailure(error, folder);
     await channel.send(outputEvent("stderr", Buffer.from(`openshell: ${failure.message}\n`)));
     await channel.send(exitEvent(failure.code));
     channel.end();
@@ -80,6 +81,12 @@ export async function runExec(
     // Whatever else holds the other ends: this host keeps no descriptor for it. A terminal hangs up.
     for (const stream of [process.stdin, process.stdout, process.stderr]) stream?.destroy();
   }
+}
+
+/** A relative folder counts from where commands start by default. Links stay for the kernel to follow. */
+function workingFolder(wanted: string, usual: string): string {
+  if (wanted === "") return usual;
+  return wanted.startsWith("/") ? wanted : `${usual}/${wanted}`;
 }
 
 /** The foreground group of a terminal need not be the command's own, so the command itself is meant as well. */

@@ -20,7 +20,18 @@ export function startFailure(error: unknown, program: string): StartFailure | un
   return undefined;
 }
 
-/** The same for a main process, which has nobody to give a code to: an error that names the program and keeps the kernel's words. */
+/** A working directory that cannot be entered, named; any other error as it is. */
+export function describeFolderFailure(error: unknown, folder: string): unknown {
+  if (!(error instanceof BoundaryError) || error.step !== "cwd") return error;
+  const name = escapeUntrusted(folder, 200);
+  const problem = MISSING.has(error.errno) ? "is not a folder in the sandbox" : `cannot be entered (${error.errno})`;
+  return new RuntimeError("working_directory_unusable", `working directory ${name} ${problem}; nothing was started`, {
+    next: "Make the folder first, or name another one",
+    cause: error,
+  });
+}
+
+/** A program that could not be executed as a main process, which has nobody to give a code to: an error that names the program and keeps the kernel's words. */
 export function describeStartFailure(error: unknown, program: string): unknown {
   const failure = startFailure(error, program);
   if (failure === undefined) return error;

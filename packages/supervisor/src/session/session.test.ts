@@ -168,7 +168,9 @@ describe("supervisor session", () => {
       if (event.case === "stderr") seen.err += Buffer.from(event.value.data).toString();
       if (event.case === "exit") {
         seen.exit = event.value.exitCode;
+        // Ends the call, and its uplink with it.
         opened.down.end();
+        return seen;
       }
     }
   }

@@ -1,9 +1,8 @@
 import { mkdtemp, rm } from "node:fs/promises";
-import { createServer, type Http2Server, type ServerHttp2Session } from "node:http2";
+import { createServer, type Http2Server, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
-import { connectNodeAdapter } from "@connectrpc/connect-node";
 import {
   type RelayDownlink,
   RelayDownlinkSchema,
@@ -13,6 +12,7 @@ import {
   SupervisorGateway,
   type SupervisorUplink,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { grpcLane } from "@openshell/rpc";
 import { BoundedQueue } from "../exec/queue.ts";
 
 /** One session as the gateway sees it. */
@@ -74,7 +74,7 @@ export class FakeGateway implements AsyncDisposable {
     this.#folder = folder;
     this.socketPath = join(folder, "host.sock");
     const { sessions, relays } = this;
-    const handler = connectNodeAdapter({
+    const lane = grpcLane({
       routes: (router) => {
         router.service(SupervisorGateway, {
           async *connectSupervisor(up, context) {
@@ -90,7 +90,8 @@ export class FakeGateway implements AsyncDisposable {
         });
       },
     });
-    this.#server = createServer(handler);
+    this.#server = createServer();
+    this.#server.on("stream", (stream, headers) => void lane.handle(stream as ServerHttp2Stream, headers));
     this.#server.on("session", (session) => {
       this.#live.add(session);
       session.on("close", () => this.#live.delete(session));

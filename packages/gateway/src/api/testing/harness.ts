@@ -13,6 +13,7 @@ import {
 import { type CreateSandboxRequestSchema, OpenShell, type Sandbox, SandboxPhase } from "@openshell/api";
 import { errorBoundary } from "@openshell/api/error-boundary.ts";
 import { systemClock } from "@openshell/base";
+import { decodeEncoded } from "@openshell/rpc";
 import pino from "pino";
 import { type Caller, callerKey } from "../../auth/caller.ts";
 import { Secret } from "../../auth/secret.ts";
@@ -143,7 +144,7 @@ export class Harness implements AsyncDisposable {
     this.client = createClient(
       OpenShell,
       createRouterTransport(this.services.userRoutes, {
-        router: { interceptors: [boundary, identify] },
+        router: { interceptors: [decodeEncoded, boundary, identify] },
         transport: { interceptors: [limited] },
       }),
     );
