@@ -10,6 +10,7 @@ import {
   requestFingerprint,
 } from "@openshell/api/request-id.ts";
 import { callerOf } from "../auth/caller.ts";
+import type { KeyedMutex } from "../compute/keyed-mutex.ts";
 import type { GatewayDeps } from "../deps.ts";
 import type { Command } from "../store/command.ts";
 import { isStoreError } from "../store/errors.ts";
@@ -38,7 +39,10 @@ export interface Admission {
   readonly succeed: (receipt: Uint8Array | string) => readonly Command<unknown>[];
 }
 
-export type AdmissionDeps = Pick<GatewayDeps, "store" | "clock" | "keys">;
+export type AdmissionDeps = Pick<GatewayDeps, "store" | "clock" | "keys"> & {
+  /** Requests with the same id one after the other: whoever comes while the first is at work is answered like it. */
+  readonly sameRequest: KeyedMutex;
+};
 
 const none: Admission = { admit: [], succeed: () => [] };
 
@@ -72,6 +76,23 @@ export async function admitted<Desc extends DescMessage, Result>(
     message: options.request as MessageShape<Desc>,
   });
   const fingerprint = [payload, ...(options.facts ?? [])].join(" ");
+  const facts: Known = { key, payload, fingerprint };
+  return await deps.sameRequest.run(JSON.stringify(key), requestId, () => once(deps, context, facts, replay, run));
+}
+
+interface Known {
+  readonly key: AdmissionKey;
+  readonly payload: string;
+  readonly fingerprint: string;
+}
+
+async function once<Result>(
+  deps: AdmissionDeps,
+  context: Pick<HandlerContext, "responseHeader">,
+  { key, payload, fingerprint }: Known,
+  replay: (receipt: Uint8Array) => Promise<Result> | Result,
+  run: (admission: Admission) => Promise<Result>,
+): Promise<Result> {
   const now = deps.clock.now();
   const { admissions } = deps.store;
   const known = await admissions.get(key);

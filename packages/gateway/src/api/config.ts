@@ -16,11 +16,10 @@ import {
 import {
   failedPrecondition,
   invalidArgument,
-  invalidField,
   notFound,
   requestIdError,
   throwIfInvalid,
-  unimplemented,
+  unsupportedField,
   versionConflict,
 } from "@openshell/api/errors.ts";
 import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
@@ -55,39 +54,20 @@ type ConfigHandlers = Pick<
 export function configHandlers(deps: ApiDeps): ConfigHandlers {
   const { store } = deps;
   const writes = new KeyedMutex(deps.clock, "sandbox");
-  const sandboxScope = (request: {
-    readonly global: boolean;
-    readonly workspaceScope?: Parameters<typeof namedWorkspace>[0];
-    readonly sandbox: string;
-  }) => {
-    if (request.global)
-      throw unimplemented("a global policy is not built yet in this gateway", {
-        next: "Set the policy of each sandbox",
-      });
-    return namedSandbox(deps, namedWorkspace(request.workspaceScope), request.sandbox);
-  };
+  const sandboxScope = (request: ConfigScope) => namedSandbox(deps, workspaceOf(request), request.sandbox);
 
   return {
     async updateConfig(request, context) {
-      const given = [request.policy !== undefined, request.settingKey !== "", request.mergeOperations.length > 0];
-      if (given.filter(Boolean).length !== 1)
-        throw invalidField("policy", "exactly one of policy, setting_key and merge_operations must be set");
-      if (request.settingKey !== "") throw unimplemented("settings are not built yet in this gateway");
-      if (request.mergeOperations.length > 0) {
-        throw unimplemented("policy merge operations are not built yet in this gateway", {
-          next: "Send the complete policy",
-        });
-      }
-      const found = new Violations();
-      checkAnnotations(request.annotations, "annotations", found);
-      throwIfInvalid(found);
-      const record = await sandboxScope(request);
-      const options = { schema: UpdateConfigRequestSchema, request, workspace: record.workspace };
+      const workspace = workspaceOf(request);
+      checkUpdate(request);
+      const options = { schema: UpdateConfigRequestSchema, request, workspace };
       const replay = async (receipt: Uint8Array): Promise<UpdateConfigResponse> => {
-        if ((await store.sandboxes.byId(record.id)) === undefined) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
-        return fromBinary(UpdateConfigResponseSchema, receipt);
+        const { sandboxId, response } = readReceipt(receipt);
+        if ((await store.sandboxes.byId(sandboxId)) === undefined) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
+        return response;
       };
       return await admitted(deps, context, options, replay, async (admission) => {
+        const record = await namedSandbox(deps, workspace, request.sandbox);
         const { response, changed } = await writes.run(record.id, record.name, () =>
           storePolicy(deps, record, request, admission),
         );
@@ -164,6 +144,55 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
   };
 }
 
+interface ConfigScope {
+  readonly global: boolean;
+  readonly workspaceScope?: Parameters<typeof namedWorkspace>[0];
+  readonly sandbox: string;
+}
+
+/** The workspace of a request about one sandbox; `global` excludes it, and is not built. */
+function workspaceOf({ global, workspaceScope, sandbox }: ConfigScope): string {
+  if (!global) return namedWorkspace(workspaceScope);
+  const found = new Violations();
+  found.require(workspaceScope === undefined, "workspace_scope", "must be absent with global");
+  found.require(sandbox === "", "sandbox", "must be empty with global");
+  throwIfInvalid(found);
+  const next = "Set the policy of each sandbox";
+  throw unsupportedField("global", "a policy of the whole gateway is not built yet in this gateway", next);
+}
+
+/** What can be said of a request without its sandbox. */
+function checkUpdate(request: UpdateConfigRequest): void {
+  const setting = request.settingKey !== "";
+  const given = [request.policy !== undefined, setting, request.mergeOperations.length > 0];
+  const found = new Violations();
+  const one = given.filter(Boolean).length === 1;
+  found.require(one, "policy", "exactly one of policy, setting_key and merge_operations must be set");
+  found.require(setting || request.settingValue === undefined, "setting_value", "needs a setting_key");
+  found.require(setting || !request.deleteSetting, "delete_setting", "needs a setting_key");
+  checkAnnotations(request.annotations, "annotations", found);
+  throwIfInvalid(found);
+  if (setting) throw unsupportedField("setting_key", "settings are not built yet in this gateway", "Leave it empty");
+  if (request.mergeOperations.length > 0) {
+    const next = "Send the complete policy";
+    throw unsupportedField("merge_operations", "changes of a part are not built yet in this gateway", next);
+  }
+}
+
+const UUID_LENGTH = 36;
+
+/** What a repeated request is answered with: the first answer, as long as its sandbox exists. */
+function receiptOf(sandboxId: string, response: UpdateConfigResponse): Uint8Array {
+  return Buffer.concat([Buffer.from(sandboxId), toBinary(UpdateConfigResponseSchema, response)]);
+}
+
+function readReceipt(receipt: Uint8Array): { readonly sandboxId: string; readonly response: UpdateConfigResponse } {
+  return {
+    sandboxId: Buffer.from(receipt.subarray(0, UUID_LENGTH)).toString(),
+    response: fromBinary(UpdateConfigResponseSchema, receipt.subarray(UUID_LENGTH)),
+  };
+}
+
 /** Stores a new revision unless the newest one is the same. */
 async function storePolicy(
   deps: ApiDeps,
@@ -177,12 +206,15 @@ async function storePolicy(
   const hash = policyHash(policy);
   const answer = (version: number) => {
     const response = create(UpdateConfigResponseSchema, { version, policyHash: hash, annotations });
-    return { response, done: admission.succeed(toBinary(UpdateConfigResponseSchema, response)) };
+    return { response, done: admission.succeed(receiptOf(record.id, response)) };
   };
   for (let attempt = 1; ; attempt++) {
     const [current, latest] = await Promise.all([store.sandboxes.byId(record.id), store.policies.latest(record.id)]);
     if (current === undefined) throw notFound("sandbox", record.name);
-    if (current.deletionAt !== undefined) throw failedPrecondition(`sandbox "${record.name}" is being deleted`);
+    if (current.deletionAt !== undefined) {
+      const next = "Create another sandbox with this policy";
+      throw failedPrecondition(`sandbox "${record.name}" is being deleted`, { next });
+    }
     if (expectedResourceVersion !== 0n && expectedResourceVersion !== current.resourceVersion) {
       throw versionConflict("sandbox", record.name, current.resourceVersion);
     }

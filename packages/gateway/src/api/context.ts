@@ -3,6 +3,7 @@ import { type ApiError, failedPrecondition, invalidField, notFound, readErrorDet
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import { type Caller, callerOf } from "../auth/caller.ts";
 import type { SandboxController } from "../compute/controller.ts";
+import type { KeyedMutex } from "../compute/keyed-mutex.ts";
 import type { LaunchFacts } from "../compute/launch.ts";
 import type { SandboxFeeds } from "../compute/sandbox-feed.ts";
 import type { GatewayDeps } from "../deps.ts";
@@ -21,6 +22,7 @@ export interface ApiDeps extends GatewayDeps {
   readonly feeds: SandboxFeeds;
   /** Tells the sessions of these sandboxes that their configuration may have changed. */
   readonly configurationChanged: (sandboxIds: Iterable<string>) => void;
+  readonly sameRequest: KeyedMutex;
   readonly launchFacts: (record: SandboxRecord) => Promise<LaunchFacts>;
 }
 

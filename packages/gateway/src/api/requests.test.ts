@@ -192,7 +192,7 @@ describe("request ids of other changes", () => {
     const [first, again] = await twice((options) => gateway.client.updateConfig(request, options));
     expect([first.version, again.version, again.policyHash]).toEqual([2, 2, first.policyHash]);
     await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
-    expect((await failed(gateway.client.updateConfig(request))).code).toBe(Code.NotFound);
+    expect(reason(await failed(gateway.client.updateConfig(request)))).toBe("REQUEST_REPLAY_UNAVAILABLE");
   });
 
   it("leave the id of a refused request unused", async () => {

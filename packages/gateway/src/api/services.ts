@@ -7,6 +7,7 @@ import { unimplementedRest } from "@openshell/api/unimplemented.ts";
 import { currentBootId, describeError, LogField } from "@openshell/base";
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import { SandboxController } from "../compute/controller.ts";
+import { KeyedMutex } from "../compute/keyed-mutex.ts";
 import { launchFacts } from "../compute/launch-facts.ts";
 import { recover, watchDriver } from "../compute/recovery.ts";
 import { SandboxFeeds } from "../compute/sandbox-feed.ts";
@@ -150,6 +151,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     attachments,
     feeds,
     configurationChanged,
+    sameRequest: new KeyedMutex(clock, "request"),
     launchFacts: facts,
   };
   const hostService = supervisorService({

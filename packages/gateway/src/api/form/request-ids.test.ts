@@ -1,0 +1,251 @@
+import { randomUUID } from "node:crypto";
+import { Code } from "@connectrpc/connect";
+import { DeletionOutcome, SandboxPhase } from "@openshell/api";
+import type { RpcName } from "@openshell/api/compatibility.ts";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { Harness } from "../testing/harness.ts";
+import { call, hasRequestId, inWorkspace, isBuilt, methodOf, refusal, requestOf, rpcNames, sampleOf } from "./calls.ts";
+
+/** One mutation as a caller repeats it. */
+interface Mutation {
+  /** Brings the gateway into a state in which `request` succeeds. */
+  readonly prepare?: (gateway: Harness) => Promise<unknown>;
+  readonly request: Record<string, unknown>;
+  /** The same with a value changed, and with the presence of something changed that is empty. */
+  readonly changed: Record<string, unknown>;
+  readonly presence?: Record<string, unknown>;
+  /** The same with map entries in another order. */
+  readonly reordered?: Record<string, unknown>;
+  /** What a repetition must equal in the first answer. */
+  readonly same: (message: never) => unknown;
+}
+
+const provider = { metadata: { name: "p" }, type: "generic", credentials: { A: "1", B: "2" } };
+const ready = async (gateway: Harness): Promise<unknown> => {
+  await gateway.create({ name: "x", spec: { policy: { version: 1 } } });
+  return await gateway.phase(SandboxPhase.READY, "x");
+};
+const withProvider = (gateway: Harness) => gateway.client.createProvider({ ...inWorkspace("default"), provider });
+const sandboxId = ({ sandbox }: { sandbox: { metadata: { id: string } } }) => sandbox.metadata.id;
+const providerVersion = ({
+  provider: { metadata },
+  mutationId,
+}: {
+  provider: { metadata: { id: string; resourceVersion: bigint } };
+  mutationId: string;
+}) => [metadata.id, metadata.resourceVersion, mutationId];
+const policy = (host: string) => ({
+  version: 1,
+  networkPolicies: { a: { endpoints: [{ host, port: 443 }], binaries: [{ path: "/x" }] } },
+});
+
+/** Every built unary RPC that has a request id. */
+const MUTATIONS: Partial<Record<RpcName, Mutation>> = {
+  createSandbox: {
+    request: { spec: {}, name: "x", labels: { a: "1", b: "2" } },
+    changed: { spec: {}, name: "x", labels: { a: "1", b: "3" } },
+    presence: { spec: { template: {} }, name: "x", labels: { a: "1", b: "2" } },
+    reordered: { spec: {}, name: "x", labels: { b: "2", a: "1" } },
+    same: sandboxId,
+  },
+  deleteSandbox: {
+    prepare: ready,
+    request: { name: "x" },
+    changed: { name: "x", allowMissing: true },
+    same: ({ outcome, sandboxId: id }: { outcome: DeletionOutcome; sandboxId: string }) => [outcome, id],
+  },
+  stopSandbox: { prepare: ready, request: { name: "x" }, changed: { name: "y" }, same: sandboxId },
+  startSandbox: { prepare: ready, request: { name: "x" }, changed: { name: "y" }, same: sandboxId },
+  createProvider: {
+    request: { provider },
+    changed: { provider: { ...provider, credentials: { A: "1", B: "3" } } },
+    reordered: { provider: { ...provider, credentials: { B: "2", A: "1" } } },
+    same: providerVersion,
+  },
+  updateProvider: {
+    prepare: withProvider,
+    request: { provider: { metadata: { name: "p" }, credentials: { A: "3", B: "4" } } },
+    changed: { provider: { metadata: { name: "p" }, credentials: { A: "3", B: "5" } } },
+    reordered: { provider: { metadata: { name: "p" }, credentials: { B: "4", A: "3" } } },
+    presence: {
+      provider: { metadata: { name: "p" }, credentials: { A: "3", B: "4" } },
+      credentialExpirationTimes: { A: {} },
+    },
+    same: providerVersion,
+  },
+  deleteProvider: {
+    prepare: withProvider,
+    request: { name: "p" },
+    changed: { name: "p", allowMissing: true },
+    same: ({ outcome }: { outcome: DeletionOutcome }) => outcome,
+  },
+  updateConfig: {
+    prepare: ready,
+    request: { sandbox: "x", policy: policy("a.example.com"), annotations: { a: "1", b: "2" } },
+    changed: { sandbox: "x", policy: policy("b.example.com"), annotations: { a: "1", b: "2" } },
+    presence: { sandbox: "x", policy: { ...policy("a.example.com"), process: {} }, annotations: { a: "1", b: "2" } },
+    reordered: { sandbox: "x", policy: policy("a.example.com"), annotations: { b: "2", a: "1" } },
+    same: ({ version, policyHash, annotations }: { version: number; policyHash: string; annotations: object }) => [
+      version,
+      policyHash,
+      annotations,
+    ],
+  },
+};
+
+const built = rpcNames.filter((rpc) => hasRequestId(rpc) && isBuilt(rpc));
+const unary = built.filter((rpc) => methodOf(rpc).methodKind === "unary");
+
+describe("request ids of every mutation", () => {
+  let gateway: Harness;
+  beforeEach(async () => {
+    gateway = await Harness.open();
+  });
+  afterEach(() => gateway[Symbol.asyncDispose]());
+
+  const requestFor = (request: Record<string, unknown>, requestId: string) => ({
+    ...inWorkspace("default"),
+    ...structuredClone(request),
+    requestId,
+  });
+
+  it("are tested for every one that is built", () => {
+    expect(Object.keys(MUTATIONS).toSorted()).toEqual(unary.toSorted());
+  });
+
+  it.each(built)("%s refuses an id that is none before anything else", async (rpc) => {
+    const bad = [
+      "x",
+      "00000000-0000-0000-0000-000000000000",
+      randomUUID().replaceAll("-", ""),
+      `{${randomUUID()}}`,
+      ` ${randomUUID()}`,
+      `${randomUUID()}\n`,
+      randomUUID().replace("-", "\u2010"),
+      "g".repeat(36),
+      "x".repeat(100_000),
+    ];
+    if (!requestOf(rpc).start && MUTATIONS[rpc]?.prepare !== undefined) await MUTATIONS[rpc].prepare(gateway);
+    else if (MUTATIONS[rpc] === undefined) await ready(gateway);
+    for (const requestId of bad) {
+      const { code, fields, message } = await refusal(gateway, rpc, sampleOf(rpc, { requestId }));
+      const field = requestOf(rpc).start ? "start.request_id" : "request_id";
+      expect([requestId, code, fields]).toEqual([requestId, Code.InvalidArgument, [field]]);
+      expect(message.length).toBeLessThan(200);
+    }
+  });
+
+  describe.each(unary)("%s", (rpc) => {
+    const { prepare, request, changed, presence, reordered, same } = MUTATIONS[rpc]!;
+
+    it("is done once; its answer is repeated and marked, in whatever letters the id is written", async () => {
+      await prepare?.(gateway);
+      const requestId = randomUUID();
+      const first = await call(gateway, rpc, requestFor(request, requestId));
+      expect([first.error, first.headers.get("openshell-replayed")]).toEqual([undefined, null]);
+      const again = [requestId, requestId.toUpperCase()].map((id) => requestFor(request, id));
+      if (reordered !== undefined) again.push(requestFor(reordered, requestId));
+      for (const repeated of again) {
+        const { error, message, headers } = await call(gateway, rpc, repeated);
+        expect([error, headers.get("openshell-replayed")]).toEqual([undefined, "true"]);
+        expect(same(message as never)).toEqual(same(first.message as never));
+      }
+    });
+
+    it("is not another request: a changed value or presence is refused", async () => {
+      await prepare?.(gateway);
+      const requestId = randomUUID();
+      expect((await call(gateway, rpc, requestFor(request, requestId))).error).toBeUndefined();
+      for (const other of [changed, presence]) {
+        if (other === undefined) continue;
+        const { code, reason, message } = await refusal(gateway, rpc, requestFor(other, requestId));
+        expect([code, reason]).toEqual([Code.FailedPrecondition, "REQUEST_ID_PAYLOAD_MISMATCH"]);
+        expect(message).toMatch(/Use a new request_id/);
+      }
+    });
+
+    it("is done once when it is sent many times at once; the losers are answered like the winner, or told it is uncertain", async () => {
+      await prepare?.(gateway);
+      const requestId = randomUUID();
+      const answers = await Promise.all(
+        Array.from({ length: 4 }, () => call(gateway, rpc, requestFor(request, requestId))),
+      );
+      const won = answers.filter(({ error }) => error === undefined);
+      expect(won.length).toBeGreaterThan(0);
+      expect(won.filter(({ headers }) => headers.get("openshell-replayed") === null)).toHaveLength(1);
+      for (const { error } of answers) {
+        if (error !== undefined)
+          expect(error).toMatchObject({
+            code: Code.FailedPrecondition,
+            rawMessage: expect.stringMatching(/its success is not confirmed/),
+          });
+      }
+    });
+
+    it("is of its caller: the same id of somebody else is another request", async () => {
+      await prepare?.(gateway);
+      const requestId = randomUUID();
+      expect((await call(gateway, rpc, requestFor(request, requestId))).error).toBeUndefined();
+      gateway.caller = { ...gateway.caller, subject: "somebody else" };
+      const { headers, error } = await call(gateway, rpc, requestFor(changed, requestId));
+      expect(headers.get("openshell-replayed")).toBeNull();
+      if (error !== undefined) expect(error.rawMessage).not.toMatch(/request_id/);
+    });
+  });
+
+  it("may be the same for other methods and workspaces", async () => {
+    await ready(gateway);
+    const requestId = randomUUID();
+    for (const rpc of ["stopSandbox", "startSandbox", "deleteSandbox"] as const) {
+      const { error, headers } = await call(gateway, rpc, requestFor({ name: "x" }, requestId));
+      expect([rpc, error, headers.get("openshell-replayed")]).toEqual([rpc, undefined, null]);
+    }
+    const other = { ...inWorkspace("elsewhere"), name: "x", requestId };
+    expect(await refusal(gateway, "deleteSandbox", other)).toMatchObject({ code: Code.NotFound, reason: undefined });
+  });
+
+  it("repeat a deletion although the workspace is gone", async () => {
+    const row = { id: randomUUID(), name: "w", createdAt: 1, labels: {}, annotations: {}, phase: "active" } as const;
+    await gateway.store.write(gateway.store.workspaces.create(row));
+    const requestId = randomUUID();
+    const request = { ...inWorkspace("w"), name: "x", allowMissing: true, requestId };
+    expect((await gateway.client.deleteSandbox(request)).outcome).toBe(DeletionOutcome.ALREADY_ABSENT);
+    await gateway.store.write(gateway.store.workspaces.remove("w"));
+    const { message, headers } = await call(gateway, "deleteSandbox", request);
+    expect([message!["outcome"], headers.get("openshell-replayed")]).toEqual([DeletionOutcome.ALREADY_ABSENT, "true"]);
+  });
+
+  it("do not repeat a change of a sandbox's policy for another sandbox of the same name", async () => {
+    await ready(gateway);
+    const requestId = randomUUID();
+    const request = requestFor({ sandbox: "x", policy: policy("a.example.com") }, requestId);
+    expect((await call(gateway, "updateConfig", request)).error).toBeUndefined();
+    await gateway.client.deleteSandbox({ ...inWorkspace("default"), name: "x" });
+    expect((await refusal(gateway, "updateConfig", request)).reason).toBe("REQUEST_REPLAY_UNAVAILABLE");
+    await ready(gateway);
+    expect((await refusal(gateway, "updateConfig", request)).reason).toBe("REQUEST_REPLAY_UNAVAILABLE");
+    const status = await gateway.client.getSandboxPolicyStatus({ ...inWorkspace("default"), sandbox: "x" });
+    expect(status.revision?.version).toBe(1);
+  });
+
+  it("tell an execution whose sandbox was replaced that it is, and never start another", async () => {
+    await ready(gateway);
+    const request = { ...inWorkspace("default"), sandbox: "x", command: ["true"], requestId: randomUUID() };
+    expect((await call(gateway, "execSandbox", request)).error).toBeUndefined();
+    await gateway.client.deleteSandbox({ ...inWorkspace("default"), name: "x" });
+    await ready(gateway);
+    let runs = 0;
+    gateway.host!.relay = async () => {
+      runs += 1;
+    };
+    expect((await refusal(gateway, "execSandbox", request)).reason).toBe("REQUEST_REPLAY_UNAVAILABLE");
+    expect(runs).toBe(0);
+  });
+
+  it("of the two kinds of executions are apart", async () => {
+    await ready(gateway);
+    const request = { ...inWorkspace("default"), sandbox: "x", command: ["true"], requestId: randomUUID() };
+    expect((await call(gateway, "execSandbox", request)).error).toBeUndefined();
+    expect((await call(gateway, "execSandboxInteractive", request)).error).toBeUndefined();
+  });
+});
