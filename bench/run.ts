@@ -12,6 +12,7 @@ import { exec } from "./suites/exec.ts";
 import { gateway } from "./suites/gateway.ts";
 import { idle } from "./suites/idle.ts";
 import { policy } from "./suites/policy.ts";
+import { rpc } from "./suites/rpc.ts";
 import { append, type History, line, machine, type Result, table } from "./support/report.ts";
 import { Build, type Stage } from "./support/stage.ts";
 
@@ -20,12 +21,12 @@ import { Build, type Stage } from "./support/stage.ts";
  *
  *     npm run bench [-- NAME…] [--json FILE] [--seconds N]
  *
- * NAME: create, exec, egress, policy, gateway, idle; all by default. Everything runs in a test internet, in a home of its own and on a
+ * NAME: create, exec, egress, policy, gateway, rpc, idle; all by default. Everything runs in a test internet, in a home of its own and on a
  * copy of the build; only the results stay: one line of JSON appended to FILE, by default a file of its own in bench/results/local.
  * Exit status 0 when every figure was measured, whatever its verdict: times of a busy machine are no failure.
  */
 
-const SUITES = { create, exec, egress, policy, gateway, idle } as const;
+const SUITES = { create, exec, egress, policy, gateway, rpc, idle } as const;
 type SuiteName = keyof typeof SUITES;
 /** Not under version control; a run that others should see is written elsewhere with --json. */
 const LOCAL_RESULTS = resolve(import.meta.dirname, "results/local");

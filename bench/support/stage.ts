@@ -80,6 +80,10 @@ export class Worker implements Disposable {
     this.#child = fork(join(REPOSITORY, "bench", "workers", `${name}.ts`));
   }
 
+  get pid(): number {
+    return this.#child.pid!;
+  }
+
   async run<T>(job: unknown): Promise<T> {
     const child = this.#child;
     const answer = await new Promise<{ result: T } | { error: string }>((resolve, reject) => {

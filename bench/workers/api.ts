@@ -2,7 +2,8 @@ import { spawn } from "node:child_process";
 import { fromBinary } from "@bufbuild/protobuf";
 import { ExecSandboxEventSchema, OpenShell } from "@openshell/api";
 import { encode, GrpcClient, pathOf } from "../support/grpc.ts";
-import { loop, type Summary, summarise } from "../support/statistics.ts";
+import { loop, type Series, type Summary, summarise } from "../support/statistics.ts";
+import { serveJobs } from "./jobs.ts";
 
 /** Clients of the gateway's API, and the same commands started directly, in a process of their own. */
 
@@ -36,6 +37,13 @@ export interface Answer extends Summary {
   readonly wrong: number;
   readonly failed: number;
   readonly megabytesPerSecond: number;
+  /** Calls including those before the measurement: what the server's CPU time was spent on. */
+  readonly operations: number;
+}
+
+function answer(series: Series, more: Partial<Answer>): Answer {
+  const none = { wrong: 0, failed: 0, megabytesPerSecond: 0, operations: series.times.length };
+  return { ...summarise(series), ...none, ...more };
 }
 
 let nextCode = 0;
@@ -94,7 +102,7 @@ async function execJob(job: Job & { readonly kind: "exec" }): Promise<Answer> {
   await loop(job.clients, { count: job.clients }, step);
   const series = await loop(job.clients, { seconds: job.seconds }, step);
   for (const client of clients) client[Symbol.dispose]();
-  return { ...summarise(series), wrong, failed, megabytesPerSecond: 0 };
+  return answer(series, { wrong, failed });
 }
 
 async function spawnJob(job: Job & { readonly kind: "spawn" }): Promise<Answer> {
@@ -103,7 +111,7 @@ async function spawnJob(job: Job & { readonly kind: "spawn" }): Promise<Answer> 
     const wanted = someCode();
     if ((await run(["/bin/sh", "-c", `exit ${wanted}`])) !== wanted) wrong += 1;
   });
-  return { ...summarise(series), wrong, failed: 0, megabytesPerSecond: 0 };
+  return answer(series, { wrong });
 }
 
 async function outputJob(job: Job & { readonly kind: "output" | "spawn-output" }): Promise<Answer> {
@@ -121,12 +129,7 @@ async function outputJob(job: Job & { readonly kind: "output" | "spawn-output" }
     });
   const totalMs = performance.now() - startedAt;
   if (bytes !== job.bytes) throw new Error(`${bytes} bytes of output in place of ${job.bytes}`);
-  return {
-    ...summarise({ times: [totalMs], totalMs }),
-    wrong: 0,
-    failed: 0,
-    megabytesPerSecond: bytes / totalMs / 1e3,
-  };
+  return answer({ times: [totalMs], totalMs }, { megabytesPerSecond: bytes / totalMs / 1e3 });
 }
 
 async function unaryJob(job: Job & { readonly kind: "unary" }): Promise<Answer> {
@@ -141,10 +144,10 @@ async function unaryJob(job: Job & { readonly kind: "unary" }): Promise<Answer> 
   const step = async (index: number): Promise<void> => {
     await clients[index]!.raw(pathOf(method), request);
   };
-  await loop(job.clients, { count: job.clients * 20 }, step);
+  const before = await loop(job.clients, { count: job.clients * 20 }, step);
   const series = await loop(job.clients, { seconds: job.seconds }, step);
   for (const client of clients) client[Symbol.dispose]();
-  return { ...summarise(series), wrong: 0, failed: 0, megabytesPerSecond: 0 };
+  return answer(series, { operations: before.times.length + series.times.length });
 }
 
 function work(job: Job): Promise<Answer> {
@@ -161,11 +164,4 @@ function work(job: Job): Promise<Answer> {
   }
 }
 
-if (import.meta.main) {
-  process.on("message", (job) => {
-    work(job as Job).then(
-      (result) => process.send!({ result }),
-      (error) => process.send!({ error: String(error) }),
-    );
-  });
-}
+serveJobs(work);
