@@ -60,6 +60,11 @@ describe("the life of a sandbox", () => {
     const ended = await gateway.phase(phase);
     expect(ended.status?.exitCode).toBe(code);
     expect(ended.status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({ status: "False", reason });
+    const exec = gateway.client.execSandbox({ workspaceScope: gateway.scope, sandbox: "box", command: ["true"] });
+    await expect(exec[Symbol.asyncIterator]().next()).rejects.toMatchObject({
+      code: Code.FailedPrecondition,
+      rawMessage: expect.stringMatching(/phase (COMPLETED|ERROR) .*\. Start it again/),
+    });
     await gateway.until(() => gateway.driver.sandboxes.get(metadata!.id)?.running === undefined, "compute released");
     await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
     expect((await gateway.phase(SandboxPhase.READY)).status?.exitCode).toBeUndefined();

@@ -1,5 +1,5 @@
 import { create, fromBinary } from "@bufbuild/protobuf";
-import { type ApiError, failedPrecondition, unavailable } from "@openshell/api/errors.ts";
+import { type ApiError, failedPrecondition, resourceExhausted, unavailable } from "@openshell/api/errors.ts";
 import {
   type Failure,
   type RelayDownlink,
@@ -11,6 +11,11 @@ import { ExecSandboxEventSchema, type ExecSandboxExit } from "@openshell/api/gen
 import { DONE } from "../sessions/reader.ts";
 import type { RelayChannel } from "./broker.ts";
 import { STDIN_FRAME_BYTES } from "./limits.ts";
+
+/** A host's word for a sandbox that runs as many commands as it may. */
+const TOO_MANY_RELAYS = "too_many_relays";
+/** Told with it. */
+const RETRY_AFTER_MS = 100;
 
 /** What the caller sends after the start of an execution. */
 export type ExecInput =
@@ -165,5 +170,6 @@ export function hostGone(cause: unknown): ApiError {
 export function failureToError(failure: Failure): ApiError {
   const message = failure.message === "" ? `the sandbox's supervisor refused (${failure.code})` : failure.message;
   const options = { next: failure.next };
+  if (failure.code === TOO_MANY_RELAYS) return resourceExhausted(message, { ...options, retryDelayMs: RETRY_AFTER_MS });
   return failure.retryable ? unavailable(message, options) : failedPrecondition(message, options);
 }

@@ -1,6 +1,6 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { Code } from "@connectrpc/connect";
-import { ExecSandboxEventSchema } from "@openshell/api";
+import { Code, type ConnectError } from "@connectrpc/connect";
+import { ExecSandboxEventSchema, readErrorDetails } from "@openshell/api";
 import {
   type RelayDownlink,
   RelayKind,
@@ -8,8 +8,8 @@ import {
   RelayUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, systemClock } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { describe, expect, it } from "vitest";
-import { BoundedQueue } from "../sessions/queue.ts";
 import { Attachments } from "./attachments.ts";
 import { RelayBroker, type RelayChannel, RelayUnopened } from "./broker.ts";
 import { type ExecInput, type SplicedEvent, spliceExec } from "./exec.ts";
@@ -94,6 +94,22 @@ describe("relays", () => {
       code: Code.FailedPrecondition,
       rawMessage: "no such folder. make it",
     });
+  });
+
+  it("tell that a sandbox runs as many commands as it may, and when to try again", async () => {
+    const { uplink, channel } = await openRelay();
+    const value = {
+      code: "too_many_relays",
+      message: "the sandbox serves 256 commands already",
+      next: "Wait",
+      retryable: false,
+    };
+    uplink.offer(create(RelayUplinkSchema, { message: { case: "failure", value } }));
+    const error = await splice(channel)
+      .next()
+      .catch((reason: unknown) => reason);
+    expect(error).toMatchObject({ code: Code.ResourceExhausted, rawMessage: `${value.message}. Wait` });
+    expect(readErrorDetails(error as ConnectError)).toMatchObject({ retryDelayMs: 100 });
   });
 
   it("slow the host down while the caller does not read", async () => {
