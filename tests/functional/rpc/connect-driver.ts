@@ -83,6 +83,8 @@ class Call {
 
   cancel(): void {
     this.#aborter.abort();
+    // Whoever waits for permission to read is to learn of it.
+    this.#reads.add(Number.POSITIVE_INFINITY);
   }
 
   read(count: number): void {

@@ -75,8 +75,12 @@ export class TestAuthority {
     return new TestAuthority(await newAuthority("Test internet root"), await newAuthority("Unknown root"));
   }
 
-  /** A server certificate for `names` (DNS names and addresses), with the given defect. */
-  async issue(names: readonly string[], kind: CertificateKind = "valid"): Promise<ServerCertificate> {
+  /** A certificate for `names` (DNS names and addresses), of a server unless told otherwise, with the given defect. */
+  async issue(
+    names: readonly string[],
+    kind: CertificateKind = "valid",
+    usage: "serverAuth" | "clientAuth" = "serverAuth",
+  ): Promise<ServerCertificate> {
     const keys = await webcrypto.subtle.generateKey(ALGORITHM, true, ["sign", "verify"]);
     const shown = kind === "wrong-name" ? ["another-name.example-other.net"] : names;
     const issuer = kind === "untrusted" ? this.#unknown : this.#trusted;
@@ -97,7 +101,7 @@ export class TestAuthority {
       extensions: [
         new x509.BasicConstraintsExtension(false, undefined, true),
         new x509.KeyUsagesExtension(x509.KeyUsageFlags.digitalSignature, true),
-        new x509.ExtendedKeyUsageExtension([x509.ExtendedKeyUsage.serverAuth]),
+        new x509.ExtendedKeyUsageExtension([x509.ExtendedKeyUsage[usage]]),
         new x509.SubjectAlternativeNameExtension(
           shown.map((name) => ({ type: isIP(name) ? ("ip" as const) : ("dns" as const), value: name })),
         ),

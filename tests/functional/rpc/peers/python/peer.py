@@ -147,6 +147,7 @@ class Call:
             self.sends.put_nowait((0, 0, 0))
         elif op["op"] == "cancel":
             self.call.cancel()
+            self.reads.release()
         elif op["op"] == "read":
             for _ in range(op["count"]):
                 self.reads.release()
