@@ -5,3 +5,4 @@ export * from "./escape.ts";
 export * from "./log-fields.ts";
 export * from "./paths.ts";
 export * from "./process-identity.ts";
+export * from "./queue.ts";

@@ -3,7 +3,7 @@ import { type PlatformEvent, PlatformEventSchema, type SandboxLogLine, SandboxLo
 import type { LogBatch } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { toTimestamp } from "@openshell/api/times.ts";
 import { escapeUntrusted } from "@openshell/base";
-import { BoundedQueue } from "../sessions/queue.ts";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import {
   LOG_BYTES,
   LOG_FIELDS,

@@ -11,8 +11,8 @@ import {
 import { ServerReflection as ServerReflectionAlpha } from "@openshell/api/generated/grpc/reflection/v1alpha/reflection_pb.js";
 import { authorization } from "@openshell/api/generated/options_pb.js";
 import { type Clock, systemClock } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { describe, expect, it } from "vitest";
-import { BoundedQueue } from "../sessions/queue.ts";
 import { HttpLimits } from "./limits.ts";
 import { reflection } from "./reflection.ts";
 import { PUBLIC_SERVICES, publicSchema } from "./standard-services.ts";

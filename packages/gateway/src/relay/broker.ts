@@ -9,8 +9,8 @@ import {
   RelayOpenSchema,
   type RelayUplink,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import type { Clock } from "@openshell/base";
-import { BoundedQueue } from "../sessions/queue.ts";
+import { type Clock, RuntimeError } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { DONE } from "../sessions/reader.ts";
 import {
   MAX_PENDING_RELAYS,
@@ -115,7 +115,10 @@ export class RelayBroker {
     pending.resolve({
       relayId,
       uplink,
-      send: (message, signal) => downlink.push(create(RelayDownlinkSchema, { message }), signal),
+      async send(message, signal) {
+        const accepted = await downlink.push(create(RelayDownlinkSchema, { message }), signal);
+        if (!accepted) throw new RuntimeError("queue_closed", "the receiver is gone");
+      },
       close: (outcome) => {
         if (outcome === "cancelled" && !downlink.closed) pending.cancel();
         downlink.close(outcome === "finished" ? undefined : new RelayCancelled());

@@ -4,11 +4,11 @@ import {
   HostUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { systemClock } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import pino from "pino";
 import { expect, it, vi } from "vitest";
 import type { HostLauncher } from "../hosts/types.ts";
 import { type HostEvents, HostRegistry } from "./hosts.ts";
-import { BoundedQueue } from "./queue.ts";
 import { TokenTable } from "./tokens.ts";
 
 type Up = MessageInitShape<typeof HostUplinkSchema>["message"];

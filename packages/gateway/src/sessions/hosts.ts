@@ -17,6 +17,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { toDuration, toTimestamp } from "@openshell/api/times.ts";
 import { type Clock, LogField } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import type { Logger } from "pino";
 import type { HostLauncher } from "../hosts/types.ts";
 import type { HostRecord } from "../store/types.ts";
@@ -32,7 +33,6 @@ import {
   TOKEN_RENEW_BEFORE_MS,
   TOKEN_RENEWAL_TICK_MS,
 } from "./limits.ts";
-import { BoundedQueue } from "./queue.ts";
 import { endingWhenBroken, readWithin } from "./reader.ts";
 import type { IssuedToken, TokenTable } from "./tokens.ts";
 

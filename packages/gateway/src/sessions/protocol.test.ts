@@ -9,9 +9,9 @@ import {
   type SupervisorDownlink,
   type SupervisorUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { Harness } from "../api/testing/harness.ts";
-import { BoundedQueue } from "./queue.ts";
 import { HOST_SECRET_HEADER, SANDBOX_TOKEN_HEADER } from "./service.ts";
 
 type Up = MessageInitShape<typeof SupervisorUplinkSchema>["message"];

@@ -15,6 +15,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { toDuration } from "@openshell/api/times.ts";
 import type { Clock } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import type { SessionDelivery } from "../delivery/delivery.ts";
 import type { AppliedComponents, Bootstrap, SessionBackend, SessionIdentity } from "./backend.ts";
 import { failure, SessionRefused } from "./failure.ts";
@@ -25,7 +26,6 @@ import {
   PREPARE_TIMEOUT_MS,
   SESSION_QUEUE,
 } from "./limits.ts";
-import { BoundedQueue } from "./queue.ts";
 import { readWithin } from "./reader.ts";
 
 export interface SessionDeps {

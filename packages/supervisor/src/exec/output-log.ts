@@ -1,4 +1,4 @@
-import { BoundedQueue } from "./queue.ts";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 
 export interface OutputChunk {
   readonly stream: "stdout" | "stderr";
@@ -63,16 +63,16 @@ export class OutputLog {
   /** The process and all its output are done. */
   end(): void {
     this.#ended = true;
-    for (const reader of this.#readers) reader.queue.end();
+    for (const reader of this.#readers) reader.queue.close();
   }
 
   /** Everything kept, then everything that follows; ends after the last byte or when `signal` aborts. */
   async *read(signal?: AbortSignal): AsyncGenerator<OutputChunk> {
     const replay = [...this.#chunks];
     const reader: Reader = { queue: new BoundedQueue<OutputChunk>(this.#options.readerChunks) };
-    const leave = (): void => reader.queue.end();
+    const leave = (): void => reader.queue.close();
     signal?.addEventListener("abort", leave, { once: true });
-    if (this.#ended) reader.queue.end();
+    if (this.#ended) reader.queue.close();
     else this.#readers.add(reader);
     this.stopAwaiting();
     try {
@@ -81,7 +81,7 @@ export class OutputLog {
     } finally {
       signal?.removeEventListener("abort", leave);
       this.#readers.delete(reader);
-      reader.queue.end();
+      reader.queue.close();
     }
   }
 

@@ -7,8 +7,8 @@ import {
   RelayUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { RuntimeError } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { Limits } from "../limits.ts";
-import { BoundedQueue } from "./queue.ts";
 
 /** The host's end of one relay: what it sends up, bounded; and what came down. */
 export class RelayChannel {
@@ -54,16 +54,16 @@ export class RelayChannel {
         },
       }),
     );
-    this.#up.end();
+    this.#up.close();
   }
 
   end(): void {
-    this.#up.end();
+    this.#up.close();
   }
 
   abort(reason: unknown): void {
     this.#abort.abort(reason);
-    this.#up.end();
+    this.#up.close();
   }
 }
 

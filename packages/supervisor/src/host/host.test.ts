@@ -7,8 +7,8 @@ import {
   type HostUplink,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { systemClock } from "@openshell/base";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { BoundedQueue } from "../exec/queue.ts";
 import type { SandboxSupervisor, SupervisorEnd } from "../session/supervisor.ts";
 import { Host } from "./host.ts";
 import type { GatewayLink } from "./link.ts";

@@ -12,7 +12,7 @@ import {
   SandboxDetachedSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, describeError, LogField, RuntimeError } from "@openshell/base";
-import { BoundedQueue } from "../exec/queue.ts";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { Limits } from "../limits.ts";
 import type { SandboxSupervisor } from "../session/supervisor.ts";
 import { type GatewayLink, HOST_SECRET_HEADER } from "./link.ts";
@@ -93,7 +93,7 @@ export class Host implements AsyncDisposable {
   /** Lets go of every sandbox and ends `run`. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#stop.abort();
-    this.#uplink?.end();
+    this.#uplink?.close();
     this.#wake?.();
     await Promise.allSettled([...this.#sandboxes.values()].map((held) => this.#release(held)));
   }
@@ -138,7 +138,7 @@ export class Host implements AsyncDisposable {
       return undefined;
     } finally {
       stopBeat.abort();
-      uplink.end();
+      uplink.close();
     }
   }
 
@@ -270,7 +270,7 @@ export class Host implements AsyncDisposable {
   #send(message: HostUplink["message"]): void {
     const uplink = this.#uplink;
     if (uplink === undefined) return;
-    if (!uplink.offer(create(HostUplinkSchema, { message }))) uplink.end();
+    if (!uplink.offer(create(HostUplinkSchema, { message }))) uplink.close();
   }
 }
 

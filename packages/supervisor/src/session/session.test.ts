@@ -110,7 +110,7 @@ describe("supervisor session", () => {
   });
 
   async function nextSession(): Promise<FakeSession> {
-    return (await gateway.sessions.next()).value;
+    return (await gateway.sessions.next()).value!;
   }
   async function accept(
     command: readonly string[] = ["/bin/sh", "-c", "sleep 60"],
@@ -169,7 +169,7 @@ describe("supervisor session", () => {
       if (event.case === "exit") {
         seen.exit = event.value.exitCode;
         // Ends the call, and its uplink with it.
-        opened.down.end();
+        opened.down.close();
         return seen;
       }
     }

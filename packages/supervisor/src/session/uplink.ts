@@ -4,7 +4,7 @@ import {
   type SupervisorUplink,
   SupervisorUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { BoundedQueue } from "../exec/queue.ts";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 
 /** Messages of one session that wait for the gateway; a gateway that stops reading ends the session. */
 const QUEUE_LIMIT = 1_024;
@@ -22,7 +22,7 @@ export class Uplink {
   /** False when the session is over or the gateway does not read any more. */
   send(message: SupervisorUplink["message"]): boolean {
     const accepted = this.#queue.offer(create(SupervisorUplinkSchema, { message }));
-    if (!accepted) this.#queue.end();
+    if (!accepted) this.#queue.close();
     return accepted;
   }
 
@@ -32,6 +32,6 @@ export class Uplink {
   }
 
   end(): void {
-    this.#queue.end();
+    this.#queue.close();
   }
 }

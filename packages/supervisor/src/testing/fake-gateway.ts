@@ -12,8 +12,8 @@ import {
   SupervisorGateway,
   type SupervisorUplink,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { grpcLane } from "@openshell/rpc";
-import { BoundedQueue } from "../exec/queue.ts";
 
 /** One session as the gateway sees it. */
 export class FakeSession {

@@ -1,3 +1,4 @@
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import type {
   ComputeDriver,
   DeleteResult,
@@ -7,7 +8,6 @@ import type {
   SandboxIntent,
   StartedSandbox,
 } from "@openshell/drivers/driver.ts";
-import { BoundedQueue } from "../../sessions/queue.ts";
 
 export const BOOT = "boot-1";
 

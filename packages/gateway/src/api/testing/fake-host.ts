@@ -17,7 +17,7 @@ import {
   SupervisorGateway,
   type SupervisorUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { BoundedQueue } from "../../sessions/queue.ts";
+import { BoundedQueue } from "@openshell/base/queue.ts";
 import { HOST_SECRET_HEADER, SANDBOX_TOKEN_HEADER } from "../../sessions/service.ts";
 
 /** What a boundary keeps over the life of hosts: one a sandbox and generation. */
@@ -255,13 +255,10 @@ export class FakeSupervisor {
     });
     const relay: FakeRelay = {
       down: stream[Symbol.asyncIterator](),
-      send: (payload) =>
-        up.push({
-          message: {
-            case: "execEvent",
-            value: toBinary(ExecSandboxEventSchema, create(ExecSandboxEventSchema, { payload: payload! })),
-          },
-        }),
+      send: async (payload) => {
+        const value = toBinary(ExecSandboxEventSchema, create(ExecSandboxEventSchema, { payload: payload! }));
+        if (!(await up.push({ message: { case: "execEvent", value } }))) throw new Error("the caller left");
+      },
       end: () => up.close(),
       kill: () => abort.abort(),
     };
