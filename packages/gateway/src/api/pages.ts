@@ -19,12 +19,33 @@ export interface PageOptions<Row, Item extends DescMessage, Request extends Desc
 export async function pageOf<Row, Item extends DescMessage, Request extends DescMessage>(
   options: PageOptions<Row, Item, Request>,
 ): Promise<{ readonly items: MessageShape<Item>[]; readonly nextPageToken: string }> {
-  const { rows, limit, schema, message, cursor, token } = options;
-  const items: MessageShape<Item>[] = [];
+  const { schema, message } = options;
+  return await cut(options, message, (item) => toBinary(schema, item).length);
+}
+
+/** As {@link pageOf}, with items that are encoded already. */
+export async function encodedPageOf<Row, Request extends DescMessage>(
+  options: CutOptions<Row, Request> & { readonly encoded: (row: Row) => Uint8Array },
+): Promise<{ readonly items: readonly Uint8Array[]; readonly nextPageToken: string }> {
+  return await cut(options, options.encoded, (item) => item.length);
+}
+
+type CutOptions<Row, Request extends DescMessage> = Pick<
+  PageOptions<Row, DescMessage, Request>,
+  "rows" | "limit" | "cursor" | "token"
+>;
+
+async function cut<Row, Item, Request extends DescMessage>(
+  { rows, limit, cursor, token }: CutOptions<Row, Request>,
+  make: (row: Row) => Item,
+  bytesOf: (item: Item) => number,
+): Promise<{ readonly items: Item[]; readonly nextPageToken: string }> {
+  const items: Item[] = [];
   let bytes = 0;
-  for (const row of rows.slice(0, limit)) {
-    const item = message(row);
-    bytes += toBinary(schema, item).length;
+  for (const row of rows) {
+    if (items.length === limit) break;
+    const item = make(row);
+    bytes += bytesOf(item);
     if (bytes > MAX_PAGE_BYTES && items.length > 0) break;
     items.push(item);
   }

@@ -7,11 +7,9 @@ import {
   DeleteSandboxResponseSchema,
   DeletionOutcome,
   ListSandboxesRequestSchema,
-  ListSandboxesResponseSchema,
   SandboxPhase,
   type SandboxResponse,
   SandboxResponseSchema,
-  SandboxSchema,
   StartSandboxRequestSchema,
   StopSandboxRequestSchema,
 } from "@openshell/api";
@@ -39,8 +37,9 @@ import {
 } from "./context.ts";
 import { objectCursor, sandboxMessage } from "./convert.ts";
 import { createSandbox } from "./create-sandbox.ts";
+import { encodedSandbox, encodedSandboxes, encodedSandboxResponse } from "./encoded-sandbox.ts";
 import { modify, storeNonce, write } from "./mutations.ts";
-import { pageOf } from "./pages.ts";
+import { encodedPageOf } from "./pages.ts";
 import { validateCreate } from "./validate-sandbox.ts";
 
 type SandboxHandlers = Pick<
@@ -81,7 +80,7 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
 
     async getSandbox(request) {
       const workspace = namedWorkspace(request.workspaceScope);
-      return respond(await namedSandbox(deps, workspace, request.name, "name"));
+      return encodedSandboxResponse(await namedSandbox(deps, workspace, request.name, "name"));
     },
 
     async listSandboxes(request, context) {
@@ -98,9 +97,9 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
         after: after === undefined ? undefined : objectCursor.decode(after),
         limit: limit + 1,
       });
-      const page = { rows, limit, token, schema: SandboxSchema, message: sandboxMessage, cursor: objectCursor.encode };
-      const { items: sandboxes, nextPageToken } = await pageOf(page);
-      return create(ListSandboxesResponseSchema, { sandboxes, nextPageToken });
+      const { encode: cursor } = objectCursor;
+      const { items, nextPageToken } = await encodedPageOf({ rows, limit, token, encoded: encodedSandbox, cursor });
+      return encodedSandboxes(items, nextPageToken);
     },
 
     async deleteSandbox(request, context) {
