@@ -14,6 +14,7 @@ import {
   WorkspaceSchema,
 } from "@openshell/api";
 import { toTimestamp } from "@openshell/api/times.ts";
+import { REDACTED_VALUE } from "../providers/validate.ts";
 import type {
   ListCursor,
   ObjectFields,
@@ -23,9 +24,6 @@ import type {
   SandboxRecord,
   WorkspaceRecord,
 } from "../store/types.ts";
-
-/** What a credential's value looks like in every answer. */
-export const REDACTED_VALUE = "REDACTED";
 
 export function metadata(record: ObjectFields, workspace: string): ObjectMeta {
   return create(ObjectMetaSchema, {

@@ -7,7 +7,7 @@ import {
   SandboxSpecSchema,
   SandboxStatusSchema,
 } from "@openshell/api";
-import { alreadyExists, notFound, unimplemented } from "@openshell/api/errors.ts";
+import { alreadyExists, unsupportedField } from "@openshell/api/errors.ts";
 import { LogField } from "@openshell/base";
 import type { Caller } from "../auth/caller.ts";
 import { NONCE_BYTES, sandboxIntent } from "../compute/launch.ts";
@@ -86,11 +86,13 @@ export async function createSandbox(
 }
 
 function refuseUnsupported(request: CreateSandboxRequest): void {
-  if (request.workloadTemplate !== "") throw notFound("sandbox template", request.workloadTemplate);
+  if (request.workloadTemplate !== "") {
+    const next = "Describe the workload in spec.template";
+    throw unsupportedField("workload_template", "sandbox templates are not built yet in this gateway", next);
+  }
   if (request.serviceExposures.length > 0) {
-    throw unimplemented("service exposures are not built yet in this gateway", {
-      next: "Create the sandbox without service_exposures",
-    });
+    const next = "Create the sandbox without service_exposures";
+    throw unsupportedField("service_exposures", "service exposures are not built yet in this gateway", next);
   }
 }
 

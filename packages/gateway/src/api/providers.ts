@@ -8,6 +8,7 @@ import {
   DeletionOutcome,
   ListProvidersRequestSchema,
   ListProvidersResponseSchema,
+  type Provider,
   type ProviderResponse,
   ProviderResponseSchema,
   ProviderSchema,
@@ -24,9 +25,11 @@ import {
   versionConflict,
 } from "@openshell/api/errors.ts";
 import { parseLabelSelector } from "@openshell/api/labels.ts";
+import { violation } from "@openshell/api/names.ts";
 import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
 import { namedWorkspace, resolveScope } from "@openshell/api/selectors.ts";
-import { readTimestamp } from "@openshell/api/times.ts";
+import { shown } from "@openshell/api/text.ts";
+import { readTimestamp, timestampProblem } from "@openshell/api/times.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { LogField } from "@openshell/base";
@@ -67,9 +70,7 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
       const { provider } = request;
       if (provider === undefined) throw invalidField("provider", "is required");
       const found = new Violations();
-      validateProvider(provider, false, found);
-      checkLabels(provider.metadata?.labels ?? {}, "provider.metadata.labels", found);
-      checkAnnotations(provider.metadata?.annotations ?? {}, "provider.metadata.annotations", found);
+      validateProvider(provider, false, workspace, found);
       found.require(
         Object.keys(provider.credentials).length > 0,
         "provider.credentials",
@@ -154,7 +155,8 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
       const { provider } = request;
       if (provider === undefined) throw invalidField("provider", "is required");
       const found = new Violations();
-      validateProvider(provider, true, found);
+      validateProvider(provider, true, workspace, found);
+      checkExpirations(request, found);
       throwIfInvalid(found);
       const name = provider.metadata!.name;
       return await admitted(
@@ -165,20 +167,19 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
         async (admission) => {
           const record = await required(deps, workspace, name);
           const wanted = provider.metadata!.resourceVersion;
-          if (wanted !== 0n && wanted !== record.resourceVersion)
+          const replaced = provider.metadata!.id !== "" && provider.metadata!.id !== record.id;
+          if (replaced || (wanted !== 0n && wanted !== record.resourceVersion))
             throw versionConflict("provider", name, record.resourceVersion);
-          if (provider.type !== "" && provider.type.toLowerCase() !== record.type) {
-            throw invalidField("provider.type", "cannot be changed");
-          }
+          checkFixed(provider, record);
           const attached = await store.sandboxes.usingProvider(workspace, name);
-          const { config, keys, credentials } = mergedChange(deps, record, request);
+          const { config, labels, annotations, keys, credentials } = mergedChange(deps, record, request);
           await checkConflicts(deps, record, keys, attached);
           const mutationId = randomUUID();
           const version = record.resourceVersion + 1n;
           try {
             await write(deps, [
               ...admission.admit,
-              store.providers.update(record.id, record.resourceVersion, { config }, credentials),
+              store.providers.update(record.id, record.resourceVersion, { config, labels, annotations }, credentials),
               ...admission.succeed(receiptOf({ id: record.id, version, mutationId })),
             ]);
           } catch (error) {
@@ -240,7 +241,7 @@ async function refuseAttached(deps: ApiDeps, record: ProviderRecord): Promise<vo
   throw failedPrecondition(
     `provider "${record.name}" is attached to ${attached.length} sandboxes: ${names.join(", ")}`,
     {
-      next: "Delete the sandboxes first",
+      next: "Delete these sandboxes first",
     },
   );
 }
@@ -249,6 +250,30 @@ async function required(deps: ApiDeps, workspace: string, name: string): Promise
   const record = await deps.store.providers.byName(workspace, name);
   if (record === undefined) throw await missing(deps, "provider", workspace, name);
   return record;
+}
+
+/** Each expiry is given in one way. */
+function checkExpirations(request: UpdateProviderRequest, found: Violations): void {
+  const { credentialExpirationTimes: times, clearCredentialExpirationKeys: cleared } = request;
+  for (const [index, key] of cleared.entries()) {
+    const twice = key in times || key in request.provider!.credentialExpirationTimes;
+    found.require(!twice, `clear_credential_expiration_keys[${index}]`, "names a key that is also given an expiry");
+  }
+  for (const key of Object.keys(request.provider!.credentialExpirationTimes)) {
+    const field = `provider.credential_expiration_times[${key}]`;
+    found.require(!(key in times), field, "is given in credential_expiration_times too");
+  }
+  for (const [key, time] of Object.entries(times))
+    found.add(violation(`credential_expiration_times[${key}]`, timestampProblem(time)));
+}
+
+function checkFixed(provider: Provider, record: ProviderRecord): void {
+  const found = new Violations();
+  const { type, profileWorkspace } = provider;
+  found.require(type === "" || type.toLowerCase() === record.type, "provider.type", "cannot be changed");
+  const same = profileWorkspace === "" || profileWorkspace === record.profileWorkspace;
+  found.require(same, "provider.profile_workspace", "cannot be changed");
+  throwIfInvalid(found);
 }
 
 /** The stored provider with the request merged in: given keys replace, an empty value deletes its key. */
@@ -282,8 +307,10 @@ function mergedChange(deps: ApiDeps, record: ProviderRecord, request: UpdateProv
   const replaced = new Set(set.map(({ key }) => key));
   const expirations = new Map<string, number | undefined>();
   for (const key of [...Object.keys(times), ...cleared]) {
-    if (!keys.has(key))
-      throw invalidField(`credential_expiration_times[${key}]`, "names no credential of this provider");
+    if (!keys.has(key)) {
+      const field = cleared.has(key) ? "clear_credential_expiration_keys" : `credential_expiration_times[${key}]`;
+      throw invalidField(field, `names no credential of this provider: ${shown(key, ProviderLimit.key)}`);
+    }
     if (!replaced.has(key)) expirations.set(key, expiryOf(key));
   }
   if (keys.size === 0)
@@ -292,7 +319,13 @@ function mergedChange(deps: ApiDeps, record: ProviderRecord, request: UpdateProv
     throw invalidField("provider.credentials", `must have at most ${ProviderLimit.credentials} entries`);
   if (Object.keys(config).length > ProviderLimit.config)
     throw invalidField("provider.config", `must have at most ${ProviderLimit.config} entries`);
-  return { config, keys, credentials: { set, remove, expirations } };
+  const labels = { ...record.labels, ...provider.metadata?.labels };
+  const annotations = { ...record.annotations, ...provider.metadata?.annotations };
+  const found = new Violations();
+  checkLabels(labels, "provider.metadata.labels", found);
+  checkAnnotations(annotations, "provider.metadata.annotations", found);
+  throwIfInvalid(found);
+  return { config, labels, annotations, keys, credentials: { set, remove, expirations } };
 }
 
 /** A new key must not collide in any sandbox that has the provider. */

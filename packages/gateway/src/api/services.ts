@@ -79,7 +79,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
   const sessions = new SessionRegistry();
   const broker = new RelayBroker(clock);
   const attachments = new Attachments();
-  const feeds = new SandboxFeeds(randomBytes(8).toString("hex"));
+  const feeds = new SandboxFeeds(() => randomBytes(8).toString("hex"));
   let controller: SandboxController;
   const hosts = new HostRegistry({
     clock,

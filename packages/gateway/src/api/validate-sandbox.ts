@@ -17,7 +17,6 @@ export const RequestLimit = {
   templateString: 1_024,
   templateStruct: 64 * 1024,
   providers: 32,
-  logLevel: 32,
   commandArguments: 256,
   execArguments: 1_024,
   argument: 32 * 1024,
@@ -40,9 +39,9 @@ export function validateCreate(request: CreateSandboxRequest): Violations {
 
 function checkSpec(spec: SandboxSpec, found: Violations): void {
   found.require(
-    spec.logLevel.length <= RequestLimit.logLevel,
+    spec.logLevel === "",
     "spec.log_level",
-    `must have at most ${RequestLimit.logLevel} characters`,
+    "is not built yet: supervisors log at one level; leave it empty",
   );
   checkEnvironment(spec.environment, "spec.environment", "spec", found);
   if (spec.command.length > 0) checkCommand(spec.command, "spec.command", RequestLimit.commandArguments, found);
@@ -56,7 +55,7 @@ function checkSpec(spec: SandboxSpec, found: Violations): void {
   found.require(spec.providerAttachmentEpoch === "", "spec.provider_attachment_epoch", "is set by the gateway");
   const { restartPolicy } = spec;
   const never = restartPolicy === SandboxRestartPolicy.UNSPECIFIED || restartPolicy === SandboxRestartPolicy.NEVER;
-  found.require(never, "spec.restart_policy", "only NEVER is supported by this gateway");
+  found.require(never, "spec.restart_policy", "restarting is not built yet; only NEVER is supported");
   const gpu = spec.resourceRequirements?.gpu;
   if (gpu !== undefined) {
     found.require(gpu.count !== 0, "spec.resource_requirements.gpu.count", "must be at least 1");
@@ -82,8 +81,12 @@ function checkTemplate(template: NonNullable<SandboxSpec["template"]>, found: Vi
     "is not supported by the local driver",
   );
   found.require(template.agentSocket === "", `${field}.agent_socket`, "is not supported by the local driver");
-  checkLabels(template.labels, `${field}.labels`, found);
-  checkAnnotations(template.annotations, `${field}.annotations`, found);
+  for (const name of ["labels", "annotations"] as const) {
+    const none = Object.keys(template[name]).length === 0;
+    found.require(none, `${field}.${name}`, `means nothing to the local driver; use ${name} of the sandbox itself`);
+  }
+  const choice = template.userNamespaces === undefined;
+  found.require(choice, `${field}.user_namespaces`, "cannot be chosen with the local driver; leave it out");
   checkEnvironment(template.environment, `${field}.environment`, "spec", found);
   for (const [name, struct] of [
     ["resources", template.resources],

@@ -1,7 +1,12 @@
-import { Code } from "@connectrpc/connect";
-import { SandboxPhase, type SandboxStreamEvent } from "@openshell/api";
+import { create } from "@bufbuild/protobuf";
+import { Code, type HandlerContext } from "@connectrpc/connect";
+import { SandboxPhase, type SandboxStreamEvent, WatchSandboxRequestSchema } from "@openshell/api";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { WATCH_QUEUE } from "../compute/limits.ts";
+import { SandboxFeeds } from "../compute/sandbox-feed.ts";
+import type { ApiDeps } from "./context.ts";
 import { Harness } from "./testing/harness.ts";
+import { watchHandlers } from "./watch.ts";
 
 describe("watching a sandbox", () => {
   let gateway: Harness;
@@ -97,7 +102,76 @@ describe("watching a sandbox", () => {
     await send(log("one"));
     const after = (resumeAfterCursor: string) => take(watch({ followLogs: true, resumeAfterCursor }), 2);
     await expect(after("garbage")).rejects.toMatchObject({ code: Code.InvalidArgument });
+    const [, line] = await take(watch({ followLogs: true }), 2);
+    const [space, place] = line!.cursor.split("-");
+    expect(Number(place)).toBeGreaterThan(0);
+    for (const beyond of ["9".repeat(16), String(Number(place) + 1_000).padStart(16, "0")]) {
+      await expect(after(`${space}-${beyond}`)).rejects.toMatchObject({ code: Code.InvalidArgument });
+    }
     await expect(after(`${"0".repeat(16)}-${"0".repeat(16)}`)).rejects.toMatchObject({ code: Code.OutOfRange });
+  });
+
+  it("refuses a cursor of another sandbox, and of one of the same name before it", async () => {
+    await gateway.create();
+    await gateway.create({ name: "other" });
+    await gateway.phase(SandboxPhase.READY);
+    await gateway.phase(SandboxPhase.READY, "other");
+    await send(log("one"));
+    const cursor = (await take(watch({ followLogs: true }), 2))[1]!.cursor;
+    const after = (sandbox: string) => take(watch({ sandbox, followLogs: true, resumeAfterCursor: cursor }), 2);
+    await expect(after("other")).rejects.toMatchObject({ code: Code.OutOfRange });
+    await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    await expect(after("box")).rejects.toMatchObject({ code: Code.OutOfRange });
+  });
+
+  it("tells a reader that was too slow how much it missed, and goes on", async () => {
+    await gateway.create();
+    const { id } = (await gateway.store.sandboxes.byName("default", "box"))!;
+    const feeds = new SandboxFeeds(() => "f".repeat(16));
+    const feed = feeds.of(id);
+    const { watchSandbox } = watchHandlers({
+      store: gateway.store,
+      feeds,
+      stopping: new AbortController().signal,
+    } as unknown as ApiDeps);
+    const request = create(WatchSandboxRequestSchema, {
+      workspaceScope: gateway.scope,
+      sandbox: "box",
+      followEvents: true,
+    });
+    const context = { signal: new AbortController().signal } as unknown as HandlerContext;
+    const stream = (watchSandbox(request, context) as AsyncGenerator<SandboxStreamEvent>)[Symbol.asyncIterator]();
+    expect((await stream.next()).value?.payload.case).toBe("sandbox");
+    // All at once: nobody can read meanwhile.
+    const note = { type: "Normal", reason: "Test" } as const;
+    for (let index = 0; index < 3 * WATCH_QUEUE; index++) feed.addEvent({ ...note, message: `${index}` }, 0);
+    const seen: SandboxStreamEvent[] = [];
+    while (seen.at(-1)?.payload.case !== "warning") seen.push((await stream.next()).value!);
+    expect(seen.at(-1)).toMatchObject({ cursor: "" });
+    expect(seen.at(-1)?.payload.value).toMatchObject({ message: expect.stringMatching(/^\d+ events were skipped/) });
+    while (seen.filter(({ payload }) => payload.case === "event").length < WATCH_QUEUE / 2)
+      seen.push((await stream.next()).value!);
+    const cursors = seen.flatMap(({ cursor }) => (cursor === "" ? [] : [cursor]));
+    expect(cursors).toEqual(cursors.toSorted());
+    // The queue holds older ones first: what comes after the gap comes too.
+    feed.addEvent({ ...note, message: "last" }, 0);
+    for (let last = ""; last !== "last"; ) {
+      const { payload } = (await stream.next()).value!;
+      last = payload.case === "event" ? payload.value.message : last;
+    }
+    await stream.return?.(undefined);
+  });
+
+  it.each([
+    { sinceTime: { seconds: 0n, nanos: -1 } },
+    { sinceTime: { seconds: 253_402_300_800n } },
+    { logSources: ["somewhere"] },
+    { logMinLevel: "LOUD" },
+  ])("refuses %o", async (request) => {
+    await gateway.create();
+    await expect(take(watch(request), 1)).rejects.toMatchObject({ code: Code.InvalidArgument });
   });
 
   it("shows what an agent wrote escaped, and drops the oldest lines at the limit", async () => {

@@ -34,7 +34,12 @@ export function watchHandlers(deps: ApiDeps): Pick<OpenShellImpl, "watchSandbox"
       // Subscribed before anything is read: nothing between the tail and the live part is lost, the sequence tells doubles.
       const live = feed.watch(signal);
       if (live === undefined)
-        throw resourceExhausted(`more than ${MAX_WATCHERS} streams watch this sandbox`, { next: "Close one of them" });
+        throw resourceExhausted(`more than ${MAX_WATCHERS} streams watch this sandbox`, {
+          next: "Close one of them, or try again",
+          retryDelayMs: 1_000,
+        });
+      // What is there by now is the past of this stream, whenever its reader comes to read it; everything later is live.
+      const past = feed.sequence;
       const notices = live[Symbol.asyncIterator]();
       try {
         const current = await deps.store.sandboxes.byId(record.id);
@@ -44,8 +49,8 @@ export function watchHandlers(deps: ApiDeps): Pick<OpenShellImpl, "watchSandbox"
         }
         yield snapshot(current);
         if (request.stopOnTerminal && stops(current.status.phase)) return;
-        let seen = feed.sequence;
-        yield* replay(request, feed, filter);
+        yield* replay(request, feed, filter, past);
+        let seen = past;
         for (;;) {
           const next = await notices.next();
           if (next.done) {
@@ -78,30 +83,37 @@ export function watchHandlers(deps: ApiDeps): Pick<OpenShellImpl, "watchSandbox"
 }
 
 /** What was kept: everything after the cursor, or the tails. */
-function* replay(request: WatchSandboxRequest, feed: SandboxFeed, filter: LogFilter): Generator<SandboxStreamEvent> {
+function* replay(
+  request: WatchSandboxRequest,
+  feed: SandboxFeed,
+  filter: LogFilter,
+  past: number,
+): Generator<SandboxStreamEvent> {
+  const shown = (kept: FeedItem): boolean => kept.sequence <= past && wanted(kept, filter);
   if (request.resumeAfterCursor !== "") {
     for (const kept of afterCursor(request.resumeAfterCursor, feed)) {
       const follow = kept.kind === "log" ? request.followLogs : request.followEvents;
-      if (follow && wanted(kept, filter)) yield item(feed, kept);
+      if (follow && shown(kept)) yield item(feed, kept);
     }
     return;
   }
   if (request.followLogs) {
     const lines = request.logTailLines === 0 ? DEFAULT_TAIL : request.logTailLines;
-    for (const kept of feed.logs.filter((log) => wanted(log, filter)).slice(-lines)) yield item(feed, kept);
+    for (const kept of feed.logs.filter(shown).slice(-lines)) yield item(feed, kept);
   }
   if (request.followEvents && request.eventTail > 0) {
-    for (const kept of feed.events.filter((event) => wanted(event, filter)).slice(-request.eventTail))
-      yield item(feed, kept);
+    for (const kept of feed.events.filter(shown).slice(-request.eventTail)) yield item(feed, kept);
   }
 }
 
 /** @throws ApiError INVALID_ARGUMENT for a cursor nobody issued, OUT_OF_RANGE for one whose place is no longer held. */
 function afterCursor(cursor: string, feed: SandboxFeed): readonly FeedItem[] {
   const match = CURSOR.exec(cursor);
-  if (match === null) throw invalidField("resume_after_cursor", "is no cursor of this service");
+  if (match === null) throw invalidField("resume_after_cursor", "is no cursor of this service; watch without one");
   const sequence = Number(match[2]);
-  const kept = match[1] === feed.space && sequence <= feed.sequence ? feed.after(sequence) : undefined;
+  const own = match[1] === feed.space;
+  if (own && sequence > feed.sequence) throw invalidField("resume_after_cursor", "is beyond everything that was sent");
+  const kept = own ? feed.after(sequence) : undefined;
   if (kept === undefined) {
     throw outOfRange("the events after this cursor are no longer held", { next: "Watch again without a cursor" });
   }

@@ -364,7 +364,10 @@ export class SandboxController implements HostEvents {
     this.#attachFailures.delete(id);
     this.#lastFailure.delete(id);
     this.#deps.attachments.reset(id);
-    this.#deps.broker.rejectPending(id, unavailable("the sandbox has ended; nothing was started"));
+    this.#deps.broker.rejectPending(
+      id,
+      unavailable("the sandbox has ended; nothing was started", { next: "Start it again" }),
+    );
     this.#deps.sessions.notify(id);
   }
 

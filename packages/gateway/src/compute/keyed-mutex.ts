@@ -27,6 +27,7 @@ export class KeyedMutex {
     if (entry.waiting >= MAX_WAITING) {
       throw resourceExhausted(`more than ${MAX_WAITING} changes of ${this.#kind} "${name}" wait`, {
         next: "Try again",
+        retryDelayMs: 1_000,
       });
     }
     this.#tails.set(key, entry);

@@ -2,6 +2,8 @@ import type { JsonObject } from "@bufbuild/protobuf";
 import type { FieldViolation } from "@openshell/api/violations.ts";
 import type { ResourceLimits } from "@openshell/drivers/driver.ts";
 
+const ROOT = "spec.template.resources";
+
 const MEMORY_UNITS: Readonly<Record<string, bigint>> = {
   "": 1n,
   k: 1000n,
@@ -16,16 +18,20 @@ const MEMORY_UNITS: Readonly<Record<string, bigint>> = {
 
 /**
  * CPU and memory limits of a template's `resources` (`{limits: {cpu: "500m", memory: "2Gi"}}`, quantities as Kubernetes
- * writes them). `requests` are hints for schedulers and mean nothing on one machine.
+ * writes them). `requests` are hints for schedulers and mean nothing on one machine. Whatever else is asked for could not be
+ * given, and is refused.
  */
 export function resourceLimits(resources: JsonObject | undefined): {
   readonly limits: ResourceLimits;
   readonly violations: readonly FieldViolation[];
 } {
   const violations: FieldViolation[] = [];
-  const field = "spec.template.resources.limits";
-  const given = resources?.limits;
-  const limits = typeof given === "object" && given !== null && !Array.isArray(given) ? given : {};
+  const field = `${ROOT}.limits`;
+  const limits = objectAt(resources?.limits, field, violations);
+  const requests = objectAt(resources?.requests, `${ROOT}.requests`, violations);
+  refuseOthers(resources ?? {}, ["limits", "requests"], ROOT, violations);
+  refuseOthers(limits, ["cpu", "memory"], field, violations);
+  refuseOthers(requests, ["cpu", "memory"], `${ROOT}.requests`, violations);
   const cpuMillis = parse(limits.cpu, cpu, `${field}.cpu`, 'must be a CPU quantity such as "500m" or "2"', violations);
   const memoryBytes = parse(
     limits.memory,
@@ -35,6 +41,21 @@ export function resourceLimits(resources: JsonObject | undefined): {
     violations,
   );
   return { limits: { cpuMillis, memoryBytes, pids: undefined }, violations };
+}
+
+function objectAt(value: unknown, field: string, violations: FieldViolation[]): JsonObject {
+  if (value === undefined || value === null) return {};
+  if (typeof value === "object" && !Array.isArray(value)) return value as JsonObject;
+  violations.push({ field, description: "must be an object" });
+  return {};
+}
+
+function refuseOthers(given: JsonObject, known: readonly string[], field: string, violations: FieldViolation[]): void {
+  for (const key of Object.keys(given)) {
+    if (known.includes(key)) continue;
+    const description = `is not supported by the local driver, which knows ${known.join(" and ")}`;
+    violations.push({ field: `${field}.${key}`, description });
+  }
 }
 
 function parse<T>(

@@ -194,18 +194,18 @@ function escapedFields(fields: Readonly<Record<string, string>>): Record<string,
 
 /** The feeds of all sandboxes that anything was said about. */
 export class SandboxFeeds {
-  readonly #space: string;
+  readonly #newSpace: () => string;
   readonly #feeds = new Map<string, SandboxFeed>();
 
-  /** `space`: unique to this gateway process. */
-  constructor(space: string) {
-    this.#space = space;
+  /** `newSpace`: a name that no feed had before, of this or another sandbox or gateway process: 16 hexadecimal digits. */
+  constructor(newSpace: () => string) {
+    this.#newSpace = newSpace;
   }
 
   of(sandboxId: string): SandboxFeed {
     let feed = this.#feeds.get(sandboxId);
     if (feed === undefined) {
-      feed = new SandboxFeed(this.#space, sandboxId);
+      feed = new SandboxFeed(this.#newSpace(), sandboxId);
       this.#feeds.set(sandboxId, feed);
     }
     return feed;

@@ -3,11 +3,14 @@ import { ApiError, notFound, resourceExhausted, unavailable, versionConflict } f
 import { RuntimeError } from "@openshell/base";
 import { StoreError } from "../store/errors.ts";
 
+/** A gateway that is replaced is there again after about this long. Milliseconds. */
+const RESTART_MS = 1_000;
+
 /** What a client may see of an error of the gateway's own parts; undefined: nothing but INTERNAL. */
 export function translateError(error: unknown): ApiError | undefined {
   if (error instanceof StoreError) return fromStore(error);
   if (error instanceof RuntimeError && error.code === "gateway_stopping") {
-    return unavailable(error.message, { next: "Try again" });
+    return unavailable(error.message, { next: "Try again", retryDelayMs: RESTART_MS });
   }
   return undefined;
 }
@@ -27,7 +30,8 @@ function fromStore(error: StoreError): ApiError | undefined {
     case "store_overloaded":
       return unavailable(error.message, { next: "Try again", retryDelayMs: 100 });
     case "store_closed":
-      return new ApiError(Code.Unavailable, "the gateway is stopping", { next: "Try again", cause: error });
+      // Whether the last write was stored is not known: no promise that a repetition is safe.
+      return unavailable("the gateway is stopping", { next: "Look at what was stored, then try again", cause: error });
     case "store_write_failed":
       return undefined;
   }

@@ -2,6 +2,7 @@ import type { Provider } from "@openshell/api";
 import { environmentKeyProblem, nameProblem, violation } from "@openshell/api/names.ts";
 import { timestampProblem } from "@openshell/api/times.ts";
 import type { Violations } from "@openshell/api/violations.ts";
+import { checkAnnotations, checkLabels } from "../api/validate-sandbox.ts";
 
 export const ProviderLimit = {
   type: 64,
@@ -14,9 +15,17 @@ export const ProviderLimit = {
 /** Names that would look like the revisions and handles inside placeholders. */
 const PLACEHOLDER_PREFIX = /^(?:v\d+_|s[0-9a-f]{64}_)/;
 
+/** What a credential's value looks like in every answer; no credential can have this value. */
+export const REDACTED_VALUE = "REDACTED";
+
 /** Everything wrong with a provider of a request. Values are never quoted. `update` allows empty values, which delete. */
-export function validateProvider(provider: Provider, update: boolean, found: Violations): void {
-  found.add(violation("provider.metadata.name", nameProblem(provider.metadata?.name ?? "")));
+export function validateProvider(provider: Provider, update: boolean, workspace: string, found: Violations): void {
+  const { metadata } = provider;
+  found.add(violation("provider.metadata.name", nameProblem(metadata?.name ?? "")));
+  const elsewhere = metadata !== undefined && metadata.workspace !== "" && metadata.workspace !== workspace;
+  found.require(!elsewhere, "provider.metadata.workspace", "must be empty or the workspace of workspace_scope");
+  checkLabels(metadata?.labels ?? {}, "provider.metadata.labels", found);
+  checkAnnotations(metadata?.annotations ?? {}, "provider.metadata.annotations", found);
   if (!update || provider.type !== "") {
     const { type } = provider;
     found.require(
@@ -36,6 +45,8 @@ export function validateProvider(provider: Provider, update: boolean, found: Vio
   for (const key of Object.keys(provider.credentials).slice(0, ProviderLimit.credentials)) {
     const field = `provider.credentials[${key}]`;
     found.add(violation(field, environmentKeyProblem(key)));
+    const redacted = provider.credentials[key] === REDACTED_VALUE;
+    found.require(!redacted, field, "holds what answers show in place of a value; leave it out to keep the stored one");
     found.require(!PLACEHOLDER_PREFIX.test(key), field, "begins like the inside of a placeholder; choose another name");
   }
   checkPairs(provider.config, "provider.config", ProviderLimit.config, update, found);

@@ -82,7 +82,12 @@ export class RelayBroker {
     try {
       if (!opener.send(create(RelayOpenSchema, { relayId, kind }))) throw new RelayUnopened();
       this.#clock.sleep(RELAY_OPEN_TIMEOUT_MS, { signal: timer.signal, unref: true }).then(
-        () => reject(deadlineExceeded("the sandbox's supervisor did not open the relay in time; nothing was started")),
+        () =>
+          reject(
+            deadlineExceeded("the sandbox's supervisor did not open the relay in time; nothing was started", {
+              next: "Try again; if it stays so, read the sandbox's conditions",
+            }),
+          ),
         () => {},
       );
       return await promise;

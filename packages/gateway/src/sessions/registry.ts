@@ -84,7 +84,10 @@ export class SessionRegistry {
       this.#waiters.set(sandboxId, waiters);
     }
     if (waiters.size >= MAX_SESSION_WAITERS) {
-      throw resourceExhausted(`more than ${MAX_SESSION_WAITERS} calls wait for this sandbox`, { next: "Try again" });
+      throw resourceExhausted(`more than ${MAX_SESSION_WAITERS} calls wait for this sandbox`, {
+        next: "Try again",
+        retryDelayMs: 1_000,
+      });
     }
     waiters.add(resolve);
     const cancel = (): void => {
