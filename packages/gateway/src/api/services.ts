@@ -37,6 +37,7 @@ import { logHandlers } from "./logs.ts";
 import { providerHandlers } from "./providers.ts";
 import { sandboxProviderHandlers } from "./sandbox-providers.ts";
 import { sandboxHandlers } from "./sandboxes.ts";
+import { refusingUnknownFields } from "./unknown-fields.ts";
 import { watchHandlers } from "./watch.ts";
 import { workspaceHandlers } from "./workspaces.ts";
 
@@ -182,7 +183,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
   };
 
   return {
-    userRoutes: (router: ConnectRouter) => void router.service(OpenShell, unimplementedRest(openShellHandlers(api))),
+    userRoutes: (router: ConnectRouter) =>
+      void router.service(OpenShell, unimplementedRest(refusingUnknownFields(openShellHandlers(api)))),
     hostRoutes: (router: ConnectRouter) => void router.service(SupervisorGateway, hostService),
 
     async start() {
