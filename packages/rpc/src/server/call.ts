@@ -17,6 +17,9 @@ const CANCEL = 8;
 const TRAILERS_ONLY: ServerStreamResponseOptions = { endStream: true, ...{ sendDate: false } };
 const WITH_TRAILERS: ServerStreamResponseOptions = { waitForTrailers: true, ...{ sendDate: false } };
 
+/** Between looks at whether a status has left. */
+const STOP_POLL_MS = 5;
+
 /** Bounds of a call's messages, in bytes. */
 export interface CallLimits {
   readonly readMaxBytes: number;
@@ -130,11 +133,22 @@ export class ServerCall {
     this.#stopInput();
   }
 
-  /** A caller that is still sending is told to stop (RFC 9113 §8.1); what it sent already is dropped. */
+  /**
+   * A caller that is still sending is told to stop (RFC 9113 §8.1); what it sent already is dropped. Not before the status
+   * has left: a reset at once takes frames with it that still wait to be sent.
+   */
   #stopInput(): void {
     if (this.#inputEnded) return;
-    this.#stream.resume();
-    this.#stream.close(0);
+    const stream = this.#stream;
+    stream.resume();
+    const since = performance.now();
+    const stop = (): void => {
+      if (stream.closed || stream.destroyed) return;
+      const waiting = (stream.session?.state.outboundQueueSize ?? 0) > 0;
+      if (waiting && performance.now() - since < WireLimits.expiredMs) setTimeout(stop, STOP_POLL_MS);
+      else stream.close(0);
+    };
+    setImmediate(stop);
   }
 
   #abandon(reason: ConnectError): void {
