@@ -1,11 +1,15 @@
 import { Code } from "@connectrpc/connect";
-import { ApiError } from "@openshell/api/errors.ts";
+import { ApiError, invalidArgument } from "@openshell/api/errors.ts";
 import { DriverError, type DriverErrorCode } from "@openshell/drivers/driver.ts";
 
+/** What of a CreateSandbox request a driver finds wrong. */
+const FIELDS: Partial<Record<DriverErrorCode, string>> = {
+  invalid_intent: "spec",
+  invalid_driver_config: "spec.template.driver_config.local",
+  volume_invalid: "spec.template.driver_config.local.volumes",
+};
+
 const CODES: Partial<Record<DriverErrorCode, Code>> = {
-  invalid_intent: Code.InvalidArgument,
-  invalid_driver_config: Code.InvalidArgument,
-  volume_invalid: Code.InvalidArgument,
   volume_refused: Code.PermissionDenied,
   identity_refused: Code.FailedPrecondition,
   volume_unavailable: Code.FailedPrecondition,
@@ -16,6 +20,9 @@ const CODES: Partial<Record<DriverErrorCode, Code>> = {
 /** A driver's refusal as the caller sees it; anything else is passed on. */
 export function driverError(error: unknown): unknown {
   if (!(error instanceof DriverError)) return error;
+  const field = FIELDS[error.code as DriverErrorCode];
+  if (field !== undefined)
+    return invalidArgument([{ field, description: error.message }], { next: error.next, cause: error });
   const code = CODES[error.code as DriverErrorCode] ?? (error.retryable ? Code.Unavailable : Code.FailedPrecondition);
   return new ApiError(code, error.message, { next: error.next, cause: error });
 }
