@@ -61,7 +61,7 @@ export class ServerCall {
       this.#inputEnded = true;
     });
     stream.on("wantTrailers", () => this.#sendTrailers());
-    const gone = (): void => this.#abandon(new ConnectError("the caller left", Code.Canceled));
+    const gone = (): void => this.#abandon();
     stream.on("aborted", gone);
     stream.on("close", gone);
     stream.on("error", gone);
@@ -96,7 +96,7 @@ export class ServerCall {
     const stream = this.#stream;
     const trailers = error === undefined ? { "grpc-status": "0" } : errorTrailers(error);
     const { header, trailer } = this.context.metadata;
-    this.#end(trailers, error ?? new ConnectError("the call has ended", Code.Canceled));
+    this.#end(trailers, () => error ?? new ConnectError("the call has ended", Code.Canceled));
     if (stream.destroyed || stream.closed) return;
     addMetadata(trailers, trailer);
     if (!stream.headersSent && error !== undefined && header === undefined) {
@@ -151,16 +151,17 @@ export class ServerCall {
     setImmediate(stop);
   }
 
-  #abandon(reason: ConnectError): void {
+  #abandon(): void {
     this.#sink.close();
-    this.#end({}, reason);
+    this.#end({}, () => new ConnectError("the caller left", Code.Canceled));
   }
 
-  #end(trailers: Record<string, string>, reason: ConnectError): void {
+  /** `reason` is asked for only where somebody learns it: an error with its stack is dear, and few calls need one. */
+  #end(trailers: Record<string, string>, reason: () => ConnectError): void {
     if (this.#trailers !== undefined) return;
     this.#trailers = trailers;
     clearTimeout(this.#timer);
-    this.source.fail(reason);
+    if (!this.source.finished) this.source.fail(reason());
     this.context.end(reason);
   }
 }

@@ -20,7 +20,7 @@ export class CallContext implements HandlerContext {
   #responseTrailer: Headers | undefined;
   #values: ContextValues | undefined;
   #controller: AbortController | undefined;
-  #ended: { readonly reason: unknown } | undefined;
+  #ended: (() => unknown) | undefined;
 
   constructor(
     method: DescMethod,
@@ -75,7 +75,7 @@ export class CallContext implements HandlerContext {
   get signal(): AbortSignal {
     if (this.#controller === undefined) {
       this.#controller = new AbortController();
-      if (this.#ended !== undefined) this.#controller.abort(this.#ended.reason);
+      if (this.#ended !== undefined) this.#controller.abort(this.#ended());
       else if (this.#shutdown?.aborted) this.#onShutdown();
       else this.#shutdown?.addEventListener("abort", this.#onShutdown, { once: true });
     }
@@ -83,12 +83,12 @@ export class CallContext implements HandlerContext {
   }
 
   /** The call is over: its signal aborts, whatever the outcome was. */
-  end(reason: unknown): void {
+  end(reason: () => unknown): void {
     if (this.#ended !== undefined) return;
-    this.#ended = { reason };
+    this.#ended = reason;
     if (this.#controller === undefined) return;
     this.#shutdown?.removeEventListener("abort", this.#onShutdown);
-    this.#controller.abort(reason);
+    this.#controller.abort(reason());
   }
 
   /** The same call as an interceptor changed it. */

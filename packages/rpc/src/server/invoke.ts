@@ -1,4 +1,3 @@
-import type { DescMethodStreaming, DescMethodUnary } from "@bufbuild/protobuf";
 import { Code, ConnectError, type HandlerContext, type Interceptor } from "@connectrpc/connect";
 import { complete } from "../codec.ts";
 import type { CallContext } from "./context.ts";
@@ -14,9 +13,12 @@ function intercepted(handler: AnyFn, interceptors: readonly Interceptor[]): AnyF
   return interceptors.reduceRight((next, interceptor) => interceptor(next), handler);
 }
 
-/** What request and response of an interceptor have in common; costly parts are read from the context when asked for. */
-function commonRequest(context: CallContext) {
+/** What interceptors see of a request; costly parts are read from the context when asked for. */
+function requestOf(context: CallContext, stream: boolean, message: unknown): AnyRequest {
   return {
+    stream,
+    method: context.method,
+    message,
     service: context.service,
     requestMethod: context.requestMethod,
     get url() {
@@ -31,15 +33,14 @@ function commonRequest(context: CallContext) {
     get contextValues() {
       return context.values;
     },
-  };
+  } as AnyRequest;
 }
 
-function withGetters<Target extends object, Extra extends object>(target: Target, extra: Extra): Target & Extra {
-  return Object.defineProperties(extra, Object.getOwnPropertyDescriptors(target)) as Target & Extra;
-}
-
-function commonResponse(context: CallContext) {
+function responseOf(context: CallContext, stream: boolean, message: unknown): AnyResponse {
   return {
+    stream,
+    method: context.method,
+    message,
     service: context.service,
     get header() {
       return context.responseHeader;
@@ -47,7 +48,7 @@ function commonResponse(context: CallContext) {
     get trailer() {
       return context.responseTrailer;
     },
-  };
+  } as AnyResponse;
 }
 
 /** The context for a handler: the call's own, unless an interceptor passed on a request of its own making. */
@@ -80,13 +81,11 @@ export async function invokeUnary(
   interceptors: readonly Interceptor[],
 ): Promise<AnyMessage> {
   if (interceptors.length === 0) return spec.impl(message as never, context);
-  const method: DescMethodUnary = spec.method;
-  const request = withGetters(commonRequest(context), { stream: false as const, method, message }) as AnyRequest;
+  const request = requestOf(context, false, message);
   let own: AnyResponse | undefined;
   const handler: AnyFn = async (received) => {
     const output = await spec.impl(received.message as never, contextFor(context, request, received));
-    const full = complete(spec.method.output, output);
-    own = withGetters(commonResponse(context), { stream: false as const, method, message: full }) as AnyResponse;
+    own = responseOf(context, false, complete(spec.method.output, output));
     return own;
   };
   const response = await intercepted(handler, interceptors)(request);
@@ -105,16 +104,10 @@ export async function* invokeStream(
     yield* outputOf(spec, messages, context);
     return;
   }
-  const method = spec.method as DescMethodStreaming;
-  const request = withGetters(commonRequest(context), {
-    stream: true as const,
-    method,
-    message: messages,
-  }) as AnyRequest;
+  const request = requestOf(context, true, messages);
   const handler: AnyFn = async (received) => {
     const input = received.message as AsyncIterable<unknown>;
-    const message = outputOf(spec, input, contextFor(context, request, received));
-    return withGetters(commonResponse(context), { stream: true as const, method, message }) as AnyResponse;
+    return responseOf(context, true, outputOf(spec, input, contextFor(context, request, received)));
   };
   const response = await intercepted(handler, interceptors)(request);
   replaceAll(response.header, context.responseHeader);

@@ -44,9 +44,14 @@ export class MessageSource implements AsyncIterableIterator<Uint8Array, undefine
     this.#gzipped = value;
   }
 
+  /** True once everything has been read, or reading has failed. */
+  get finished(): boolean {
+    return this.#failure !== undefined || (this.#ended && this.#head === this.#frames.length);
+  }
+
   /** Ends reading with an error, unless it has ended; messages that wait are dropped. */
   fail(error: unknown): void {
-    if (this.#failure !== undefined || (this.#ended && this.#head === this.#frames.length)) return;
+    if (this.finished) return;
     this.#failure = { error };
     this.#drop();
     this.#waiter?.reject(error);
