@@ -1,15 +1,20 @@
-import type { MessageInitShape, MessageShape } from "@bufbuild/protobuf";
 import {
   create,
   type DescMessage,
   fromBinary,
   fromJsonString,
   isMessage,
+  type JsonReadOptions,
+  type JsonWriteOptions,
+  type MessageInitShape,
+  type MessageShape,
   toBinary,
   toJsonString,
 } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { encodedBytes } from "./encoded.ts";
+
+export type JsonOptions = Partial<JsonReadOptions & JsonWriteOptions>;
 
 /** How messages become bytes: `application/grpc+proto`, or ProtoJSON for `application/grpc+json`. */
 export interface Codec {
@@ -30,28 +35,29 @@ export const protoCodec: Codec = {
   decode: (schema, bytes) => decoding(schema, () => fromBinary(schema, bytes)),
 };
 
-/** Unknown fields are ignored, as peers of other versions need. */
-const READ_JSON = { ignoreUnknownFields: true } as const;
-
-export const jsonCodec: Codec = {
-  contentType: "application/grpc+json",
-  encode: (schema, message) => {
-    const bytes = encodedBytes(message);
-    const known = bytes === undefined ? complete(schema, message) : fromBinary(schema, bytes);
-    return Buffer.from(toJsonString(schema, known), "utf8");
-  },
-  decode: (schema, bytes) =>
-    decoding(schema, () => fromJsonString(schema, new TextDecoder("utf-8", { fatal: true }).decode(bytes), READ_JSON)),
-};
+/** ProtoJSON. Unknown fields are ignored unless the options say otherwise, as peers of other versions need. */
+export function jsonCodec(options: JsonOptions = {}): Codec {
+  const read = { ignoreUnknownFields: true, ...options };
+  return {
+    contentType: "application/grpc+json",
+    encode: (schema, message) => {
+      const bytes = encodedBytes(message);
+      const known = bytes === undefined ? complete(schema, message) : fromBinary(schema, bytes);
+      return Buffer.from(toJsonString(schema, known, options), "utf8");
+    },
+    decode: (schema, bytes) =>
+      decoding(schema, () => fromJsonString(schema, new TextDecoder("utf-8", { fatal: true }).decode(bytes), read)),
+  };
+}
 
 /** The codec that a content type asks for; undefined for one that is no gRPC, null for an unknown codec. */
-export function codecOf(contentType: string | undefined): Codec | null | undefined {
+export function codecOf(contentType: string | undefined, json: Codec): Codec | null | undefined {
   if (contentType === "application/grpc" || contentType === "application/grpc+proto") return protoCodec;
   const match = /^application\/grpc(?:\+([a-z0-9.-]+))?(?:\s*;.*)?$/i.exec(contentType ?? "");
   if (match === null) return undefined;
   const name = match[1]?.toLowerCase() ?? "proto";
   if (name === "proto") return protoCodec;
-  return name === "json" ? jsonCodec : null;
+  return name === "json" ? json : null;
 }
 
 function decoding<Message>(schema: DescMessage, decode: () => Message): Message {

@@ -1,5 +1,6 @@
 import type { ConnectRouter, Interceptor } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
+import { undecodable } from "@openshell/api/decode-error.ts";
 import { errorBoundary } from "@openshell/api/error-boundary.ts";
 import { LogField } from "@openshell/base";
 import { decodeEncoded, grpcLane } from "@openshell/rpc";
@@ -41,5 +42,5 @@ export function rpcServer(options: RpcOptions): RpcServer {
     grpc: true,
     connect: true,
   }) as (request: AnyRequest, response: AnyResponse) => void;
-  return { handler, lane: grpcLane({ ...shared, interceptors }) };
+  return { handler, lane: grpcLane({ ...shared, interceptors, undecodable }) };
 }

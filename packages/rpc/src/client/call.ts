@@ -9,10 +9,13 @@ import { formatTimeout, MAX_TIMER_MS } from "../wire/timeout.ts";
 export interface CallOptions {
   /** Largest response message, decompressed. 4 MiB unless given. */
   readonly readMaxBytes?: number;
+  /** The content type that was asked for: an answer in another codec is none. */
+  readonly contentType?: string;
   /** Time until the call ends with DEADLINE_EXCEEDED. Milliseconds; none unless given. */
   readonly timeoutMs?: number | undefined;
 }
 
+const PROTO = "application/grpc+proto";
 /** RST_STREAM code CANCEL (RFC 9113 §7). */
 const CANCEL = 8;
 /** END_STREAM on a HEADERS frame (RFC 9113 §6.2). */
@@ -43,13 +46,19 @@ export class ClientCall {
   readonly #sink: MessageSink;
   readonly #header = Promise.withResolvers<Fields>();
   readonly #outcome = Promise.withResolvers<void>();
+  readonly #session: ClientHttp2Stream["session"];
+  readonly #contentType: string;
+  #headers: Fields = {};
   #trailer: Fields | undefined;
   #failure: StatusError | undefined;
   #ended = false;
   #timer: NodeJS.Timeout | undefined;
+  readonly #deadline: number;
 
   constructor(stream: ClientHttp2Stream, options: CallOptions = {}) {
     this.#stream = stream;
+    this.#session = stream.session;
+    this.#contentType = options.contentType ?? PROTO;
     this.#sink = new MessageSink(stream);
     this.messages = new MessageSource(stream, {
       maxBytes: options.readMaxBytes ?? WireLimits.messageBytes,
@@ -63,8 +72,9 @@ export class ClientCall {
     stream.on("error", (cause) => this.#lose(cause));
     stream.on("close", () => this.#lose(undefined));
     const { timeoutMs } = options;
+    this.#deadline = performance.now() + (timeoutMs ?? Number.POSITIVE_INFINITY);
     if (timeoutMs !== undefined && timeoutMs < MAX_TIMER_MS) {
-      const expired = (): void => this.cancel(new StatusError(StatusCode.deadlineExceeded, "the deadline has passed"));
+      const expired = (): void => this.cancel(deadlinePassed());
       this.#timer = setTimeout(expired, Math.max(0, timeoutMs));
     }
   }
@@ -109,12 +119,12 @@ export class ClientCall {
       this.#refuse(new StatusError(codeFromHttpStatus(status), `the server answered with HTTP status ${status}`));
       return;
     }
-    if (!/^application\/grpc($|\+|;)/.test(type)) {
-      this.#refuse(
-        new StatusError(StatusCode.unknown, `the server answered with the content type "${type}", not gRPC`),
-      );
+    if (type !== this.#contentType && !(this.#contentType === PROTO && type === "application/grpc")) {
+      const code = type.startsWith("application/grpc") ? StatusCode.internal : StatusCode.unknown;
+      this.#refuse(new StatusError(code, `the server answered with the content type ${JSON.stringify(type)}`));
       return;
     }
+    this.#headers = headers;
     this.#header.resolve(headers);
     if ((flags & END_STREAM) !== 0) {
       this.#conclude(headers);
@@ -136,7 +146,7 @@ export class ClientCall {
   #conclude(trailer: Fields): void {
     this.#trailer ??= trailer;
     try {
-      this.#settle(readStatus(trailer));
+      this.#settle(readStatus(trailer, this.#headers));
     } catch (error) {
       this.#settle(error);
     }
@@ -145,7 +155,7 @@ export class ClientCall {
   /** The stream is gone. Without a status before, the outcome is a failure; messages that came are still read. */
   #lose(cause: unknown): void {
     this.#sink.close();
-    if (!this.#ended) this.#settle(this.#failure ?? lost(this.#stream.rstCode ?? 0, cause));
+    if (!this.#ended) this.#settle(this.#failure ?? this.#lost(cause));
     this.messages.finish();
   }
 
@@ -158,14 +168,23 @@ export class ClientCall {
     else this.#outcome.reject(failure);
     this.#header.reject(failure ?? new StatusError(StatusCode.internal, "the call ended without headers"));
   }
+
+  /** Why a call has no status. */
+  #lost(cause: unknown): StatusError {
+    if (cause instanceof StatusError) return cause;
+    // A connection that breaks takes its streams down with codes of its own making.
+    const session = this.#session;
+    if (session === undefined || session.destroyed || session.closed) {
+      return new StatusError(StatusCode.unavailable, "the connection was lost before the call ended", { cause });
+    }
+    const code = this.#stream.rstCode ?? 0;
+    if (code === 0) return new StatusError(StatusCode.internal, "the call ended without a grpc-status", { cause });
+    // A server resets what is past its deadline, and may be faster than the timer here.
+    if (code === CANCEL && performance.now() >= this.#deadline - 1) return deadlinePassed();
+    return new StatusError(codeFromReset(code), `the server reset the call (HTTP/2 code ${code})`, { cause });
+  }
 }
 
-function lost(reset: number, cause: unknown): StatusError {
-  if (cause instanceof StatusError) return cause;
-  // A stream that the connection's own end took down has a code of its own making.
-  const connection = cause !== undefined && (cause as NodeJS.ErrnoException).code !== "ERR_HTTP2_STREAM_ERROR";
-  if (connection || reset === 0) {
-    return new StatusError(StatusCode.unavailable, "the connection was lost before the call ended", { cause });
-  }
-  return new StatusError(codeFromReset(reset), `the server reset the call (HTTP/2 code ${reset})`, { cause });
+function deadlinePassed(): StatusError {
+  return new StatusError(StatusCode.deadlineExceeded, "the deadline has passed");
 }

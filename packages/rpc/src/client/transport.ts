@@ -7,7 +7,7 @@ import {
   type Interceptor,
   type Transport,
 } from "@connectrpc/connect";
-import { type Codec, complete, jsonCodec, protoCodec } from "../codec.ts";
+import { type Codec, complete, type JsonOptions, jsonCodec, protoCodec } from "../codec.ts";
 import { fromWire } from "../errors.ts";
 import { ACCEPTED_ENCODINGS, gzip } from "../wire/compression.ts";
 import { tooLarge } from "../wire/frame.ts";
@@ -18,8 +18,9 @@ import { Connection, type ConnectionOptions } from "./connection.ts";
 
 export interface LaneTransportOptions extends ConnectionOptions {
   readonly interceptors?: readonly Interceptor[];
-  /** ProtoJSON in place of the binary format. */
-  readonly useJson?: boolean;
+  /** False: ProtoJSON in place of the binary format. */
+  readonly useBinaryFormat?: boolean;
+  readonly jsonOptions?: JsonOptions;
   /** Largest response message, decompressed. 4 MiB unless given. */
   readonly readMaxBytes?: number;
   /** Largest request message. 4 GiB, the format's own bound, unless given. */
@@ -64,7 +65,7 @@ class LaneClient {
   constructor(connection: Connection, options: LaneTransportOptions) {
     this.#connection = connection;
     this.#options = options;
-    this.#codec = options.useJson ? jsonCodec : protoCodec;
+    this.#codec = options.useBinaryFormat === false ? jsonCodec(options.jsonOptions) : protoCodec;
   }
 
   async unary(
@@ -140,6 +141,7 @@ class LaneClient {
     addMetadata(fields, request.header);
     const opened = new ClientCall(this.#connection.request(fields), {
       timeoutMs,
+      contentType: this.#codec.contentType,
       ...(readMaxBytes === undefined ? {} : { readMaxBytes }),
     });
     call.use(opened, request.signal);
@@ -155,9 +157,10 @@ class LaneClient {
       if (first.done) throw new StatusError(StatusCode.unimplemented, "the answer has no message");
       const second = await opened.messages.next();
       if (!second.done) throw new StatusError(StatusCode.unimplemented, "the answer has more than one message");
-      const message = this.#codec.decode(method.output, first.value);
+      const message = this.#decode(method, first.value);
       const header = toHeaders(await opened.header);
-      return { stream: false, service: method.parent, method, header, trailer: toHeaders(opened.trailer), message };
+      const trailer = toHeaders(opened.trailer);
+      return { stream: false, service: method.parent, method, header, trailer, message } as AnyResponse;
     } catch (error) {
       opened.cancel(error);
       throw fromWire(error);
@@ -204,6 +207,15 @@ class LaneClient {
     return gzip(bytes).then((compressed) => call.send(compressed, true));
   }
 
+  /** An answer that does not decode is the server's fault, not the request's. */
+  #decode(method: DescMethodUnary | DescMethodStreaming, bytes: Uint8Array): object {
+    try {
+      return this.#codec.decode(method.output, bytes);
+    } catch (cause) {
+      throw new StatusError(StatusCode.internal, `the answer is no ${method.output.typeName}`, { cause });
+    }
+  }
+
   async *#receive(
     call: ClientCall,
     method: DescMethodStreaming,
@@ -211,7 +223,7 @@ class LaneClient {
     signal: CallSignal,
   ): AsyncGenerator<object, void, void> {
     try {
-      for await (const bytes of call.messages) yield this.#codec.decode(method.output, bytes);
+      for await (const bytes of call.messages) yield this.#decode(method, bytes);
     } catch (error) {
       call.cancel(error);
       throw fromWire(error);

@@ -1,6 +1,7 @@
 import type { IncomingHttpHeaders, ServerHttp2Stream } from "node:http2";
+import type { DescMessage } from "@bufbuild/protobuf";
 import { Code, ConnectError, type ConnectRouter, type ContextValues, type Interceptor } from "@connectrpc/connect";
-import { type Codec, codecOf } from "../codec.ts";
+import { type Codec, codecOf, type JsonOptions, jsonCodec, protoCodec } from "../codec.ts";
 import { errorTrailers, toConnectError } from "../errors.ts";
 import { WireLimits } from "../wire/limits.ts";
 import { parseTimeout } from "../wire/timeout.ts";
@@ -22,6 +23,9 @@ export interface LaneOptions {
   readonly writeMaxBytes?: number;
   /** Responses from this size on are gzipped for callers that accept it; never unless given. */
   readonly compressMinBytes?: number;
+  readonly jsonOptions?: JsonOptions;
+  /** The error for a request that does not decode; INVALID_ARGUMENT unless given. */
+  readonly undecodable?: (schema: DescMessage, bytes: Uint8Array) => ConnectError;
   /** Aborts the signal of each call that has not ended. */
   readonly shutdownSignal?: AbortSignal;
 }
@@ -36,6 +40,7 @@ export interface Lane {
 export function grpcLane(options: LaneOptions): Lane {
   const specs = collectRoutes(options.routes);
   const interceptors = options.interceptors ?? [];
+  const json = jsonCodec(options.jsonOptions);
   const limits: CallLimits = {
     readMaxBytes: options.readMaxBytes ?? WireLimits.messageBytes,
     writeMaxBytes: options.writeMaxBytes ?? 0xffff_ffff,
@@ -43,12 +48,12 @@ export function grpcLane(options: LaneOptions): Lane {
   };
   return {
     handle(stream, headers) {
-      const codec = codecOf(headers["content-type"]);
+      const codec = codecOf(headers["content-type"], json);
       if (codec === undefined) return false;
       if (headers[":method"] !== "POST") return refuse(stream, 405);
       if (codec === null) return refuse(stream, 415);
       const spec = specs.get(headers[":path"] ?? "");
-      if (spec === undefined) return unknownMethod(stream, codec);
+      if (spec === undefined) return unknownMethod(stream, codec, headers[":path"] ?? "");
       const values = options.contextValues;
       const timeout = headers["grpc-timeout"];
       let timeoutMs: number | undefined;
@@ -63,11 +68,14 @@ export function grpcLane(options: LaneOptions): Lane {
         shutdown: options.shutdownSignal,
       });
       const call = new ServerCall(stream, headers, codec.contentType, context, limits);
-      void serve(call, headers, spec, codec, interceptors, failure);
+      void serve({ call, headers, spec, codec, interceptors, undecodable: options.undecodable, failure });
       return true;
     },
   };
 }
+
+/** Characters of a caller's own text that an error repeats. */
+const SHOWN_PATH = 200;
 
 function refuse(stream: ServerHttp2Stream, status: number): true {
   stream.respond({ ":status": status, ...(status === 405 ? { allow: "POST" } : {}) }, { endStream: true });
@@ -75,11 +83,9 @@ function refuse(stream: ServerHttp2Stream, status: number): true {
   return true;
 }
 
-function unknownMethod(stream: ServerHttp2Stream, codec: Codec): true {
-  const error = new ConnectError(
-    "this server has no such method: is the client of another version?",
-    Code.Unimplemented,
-  );
+function unknownMethod(stream: ServerHttp2Stream, codec: Codec, path: string): true {
+  const text = `unknown method ${path.slice(0, SHOWN_PATH)}: is the client of another version than this server?`;
+  const error = new ConnectError(text, Code.Unimplemented);
   const headers = { ":status": 200, "content-type": codec.contentType, ...errorTrailers(error) };
   stream.respond(headers, { endStream: true });
   stream.on("error", () => {});
@@ -87,25 +93,31 @@ function unknownMethod(stream: ServerHttp2Stream, codec: Codec): true {
   return true;
 }
 
+/** What it takes to serve one call. */
+interface Served<Spec extends MethodImplSpec = MethodImplSpec> {
+  readonly call: ServerCall;
+  readonly headers: IncomingHttpHeaders;
+  readonly spec: Spec;
+  readonly codec: Codec;
+  readonly interceptors: readonly Interceptor[];
+  readonly undecodable: LaneOptions["undecodable"];
+  /** What was found wrong with the headers. */
+  readonly failure: unknown;
+}
+
 /** Carries one call to its end. Never rejects. */
-async function serve(
-  call: ServerCall,
-  headers: IncomingHttpHeaders,
-  spec: MethodImplSpec,
-  codec: Codec,
-  interceptors: readonly Interceptor[],
-  failure: unknown,
-): Promise<void> {
+async function serve(served: Served): Promise<void> {
+  const { call, spec, codec } = served;
   try {
-    if (failure !== undefined) throw failure;
-    call.readEncoding(headers);
+    if (served.failure !== undefined) throw served.failure;
+    call.readEncoding(served.headers);
     if (spec.kind === "unary") {
-      const message = codec.decode(spec.method.input, await single(call.source));
-      const output = await invokeUnary(spec, call.context, message, interceptors);
+      const message = decode(served, await single(call.source));
+      const output = await invokeUnary(spec, call.context, message, served.interceptors);
       const full = call.send(codec.encode(spec.method.output, output));
       if (full !== undefined) await full;
     } else {
-      await stream(call, spec, codec, interceptors);
+      await stream({ ...served, spec });
     }
     call.finish();
   } catch (error) {
@@ -113,17 +125,21 @@ async function serve(
   }
 }
 
-async function stream(
-  call: ServerCall,
-  spec: Exclude<MethodImplSpec, { kind: "unary" }>,
-  codec: Codec,
-  interceptors: readonly Interceptor[],
-): Promise<void> {
-  const { input, output } = spec.method;
+function decode({ spec, codec, undecodable }: Served, bytes: Uint8Array) {
+  const schema = spec.method.input;
+  try {
+    return codec.decode(schema, bytes);
+  } catch (error) {
+    throw codec === protoCodec ? (undecodable?.(schema, bytes) ?? error) : error;
+  }
+}
+
+async function stream(served: Served<Exclude<MethodImplSpec, { kind: "unary" }>>): Promise<void> {
+  const { call, spec, codec, interceptors } = served;
   const decoded: AsyncIterableIterator<unknown, undefined> = {
     next: async () => {
       const result = await call.source.next();
-      return result.done ? result : { done: false, value: codec.decode(input, result.value) };
+      return result.done ? result : { done: false, value: decode(served, result.value) };
     },
     return: () => call.source.return(),
     [Symbol.asyncIterator]() {
@@ -131,7 +147,7 @@ async function stream(
     },
   };
   for await (const message of invokeStream(spec, call.context, decoded, interceptors)) {
-    const full = call.send(codec.encode(output, message));
+    const full = call.send(codec.encode(spec.method.output, message));
     if (full !== undefined) await full;
     // Leaving the loop tells the handler's generator to return.
     if (call.ended) return;

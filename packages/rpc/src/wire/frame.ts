@@ -94,5 +94,8 @@ export class FrameReader {
 /** The error for a message beyond the limit. `bytes` undefined: more than could be read. */
 export function tooLarge(bytes: number | undefined, limit: number): StatusError {
   const size = bytes === undefined ? "a message" : `a message of ${bytes} bytes`;
-  return new StatusError(StatusCode.resourceExhausted, `${size} exceeds the limit of ${limit} bytes`);
+  return new StatusError(
+    StatusCode.resourceExhausted,
+    `${size} exceeds the limit of ${limit} bytes: send less at once`,
+  );
 }

@@ -28,7 +28,7 @@ export class StatusError extends Error {
   readonly code: number;
   /** An encoded google.rpc.Status, as `grpc-status-details-bin` carried it. */
   readonly details: Uint8Array | undefined;
-  /** The trailers, where the other side sent the status; undefined where this side found the failure. */
+  /** Headers and trailers, where the other side sent the status; undefined where this side found the failure. */
   readonly trailer: Fields | undefined;
 
   constructor(
@@ -65,8 +65,8 @@ export function decodeStatusMessage(text: string): string {
   return Buffer.from(bytes, "latin1").toString("utf8");
 }
 
-/** The status in trailers; undefined for OK. @throws StatusError when there is none, or no valid one. */
-export function readStatus(fields: Fields): StatusError | undefined {
+/** The status in trailers; undefined for OK. `headers` become part of the error. @throws StatusError when there is none, or no valid one. */
+export function readStatus(fields: Fields, headers: Fields = {}): StatusError | undefined {
   const text = fields["grpc-status"];
   if (text === undefined) throw new StatusError(StatusCode.internal, "the call ended without a grpc-status");
   const code = /^\d{1,2}$/.test(String(text)) ? Number(text) : -1;
@@ -76,7 +76,7 @@ export function readStatus(fields: Fields): StatusError | undefined {
   }
   const packed = fields["grpc-status-details-bin"];
   return new StatusError(code, decodeStatusMessage(String(fields["grpc-message"] ?? "")), {
-    trailer: fields,
+    trailer: { ...headers, ...fields },
     ...(typeof packed === "string" ? { details: Buffer.from(packed, "base64") } : {}),
   });
 }
