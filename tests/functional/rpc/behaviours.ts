@@ -48,10 +48,10 @@ const UNAVAILABLE = 14;
 /** Of one flow in the tests of back-pressure: far beyond every window. */
 const FLOOD = { size: 16 * 1024, count: 2_048 } as const;
 /**
- * What a sender may get rid of while nobody reads: our stream window of 1 MiB, or the peer's, and what either library
- * buffers beside it.
+ * Most that may be with us: our stream window of 1 MiB as receiver, what is handed to the connection as sender; and
+ * some room for what lies in between.
  */
-const WINDOW_BYTES = 4 * MIB;
+const WINDOW_BYTES = 1.5 * MIB;
 /** Longer than any test. Milliseconds. */
 const LONG_MS = 60_000;
 
@@ -372,7 +372,8 @@ const endings: readonly Behaviour[] = [
         expect(code).toBe(DEADLINE_EXCEEDED);
         const report = await caller.reported(tag, "cancelled", ({ cancelled }) => cancelled);
         expect(report.deadlineMs).toBeGreaterThan(0);
-        expect(report.deadlineMs).toBeLessThanOrEqual(400);
+        // Clients round up, to whole milliseconds or more.
+        expect(report.deadlineMs).toBeLessThanOrEqual(410);
       },
     }),
   ),
@@ -384,7 +385,8 @@ const endings: readonly Behaviour[] = [
       const { deadlineMs, cancelled } = await caller.report(tag);
       expect(cancelled).toBe(false);
       expect(deadlineMs).toBeGreaterThan(LONG_MS / 2);
-      expect(deadlineMs).toBeLessThanOrEqual(LONG_MS);
+      // Clients round up.
+      expect(deadlineMs).toBeLessThanOrEqual(LONG_MS * 1.01);
       const other = newTag();
       await caller.unary(1, 0, { metadata: [["do-tag", other]] });
       expect((await caller.report(other)).deadlineMs).toBeNull();
@@ -438,40 +440,48 @@ const endings: readonly Behaviour[] = [
   ),
 ];
 
+/** `taken` messages have left their maker while nobody reads them, and `wire` bytes have been sent. */
+function expectWindow(taken: number, wire: number, we: "sender" | "receiver"): void {
+  expect(taken).toBeLessThan(FLOOD.count);
+  // What we let in is our window; what a peer lets in is its own affair, but the rest may not pile up with us.
+  const bytes = we === "receiver" ? wire : taken * FLOOD.size - wire;
+  expect(bytes).toBeLessThanOrEqual(WINDOW_BYTES);
+}
+
 const pressure: readonly Behaviour[] = [
   {
     name: "a handler that does not read: the client's messages stay with it but for one window, and all arrive later",
-    run: async ({ caller }) => {
+    run: async ({ caller, traffic }, direction) => {
       const [tag, gate] = [newTag(), newTag()];
       const told: MetadataList = [
         ["do-tag", tag],
         ["do-hold", gate],
       ];
+      const before = traffic().requests;
       const call = caller.start("client", { metadata: told }).send(FLOOD.size, 0, FLOOD.count).close();
       await caller.reported(tag, "started", ({ started }) => started);
       const taken = await standstill(() => call.sent);
-      expect(taken * FLOOD.size).toBeLessThanOrEqual(WINDOW_BYTES);
+      expectWindow(taken, traffic().requests - before, direction === "calls us" ? "receiver" : "sender");
       await caller.release(gate);
       const { code, messages } = await call.ended();
-      expect([code, messages[0]?.text]).toMatchObject([
-        OK,
-        expect.stringMatching(`^${FLOOD.count} ${FLOOD.count * FLOOD.size} `),
-      ]);
+      expect(code).toBe(OK);
+      expect(messages[0]?.text).toMatch(new RegExp(`^${FLOOD.count} ${FLOOD.count * FLOOD.size} `));
     },
   },
   {
     name: "a client that does not read: the handler's messages stay with it but for one window, and all arrive later",
-    run: async ({ caller }) => {
+    run: async ({ caller, traffic }, direction) => {
       const tag = newTag();
       const told: MetadataList = [
         ["do-tag", tag],
         ["do-count", String(FLOOD.count)],
         ["do-size", String(FLOOD.size)],
       ];
+      const before = traffic().answers;
       const call = caller.start("server", { metadata: told, reads: 1 }).send(0);
       await call.message(1);
       const taken = await standstill(async () => (await caller.report(tag)).sent);
-      expect(taken * FLOOD.size).toBeLessThanOrEqual(WINDOW_BYTES);
+      expectWindow(taken, traffic().answers - before, direction === "calls us" ? "sender" : "receiver");
       call.read(FLOOD.count);
       const { code, messages } = await call.ended();
       expect([code, messages.length]).toEqual([OK, FLOOD.count]);
@@ -545,9 +555,10 @@ const connections: readonly Behaviour[] = [
       const call = caller.start("bidi").send(100, 0);
       await call.message(1);
       const { drained, connections: made } = await drain();
-      // The client has to have seen the GOAWAY; calls that it sent before are the old server's, and finish there.
+      // Calls that cross the GOAWAY on their way are refused, and may be tried again.
       await until("a call on a new connection", async () => {
-        expect(await caller.unary(10)).toMatchObject({ code: OK, message: "" });
+        const { code, message } = await caller.unary(10);
+        if (code !== OK) expect(message).toMatch(/REFUSED_STREAM|GOAWAY|HTTP\/2 code 7/);
         return made() > 0 ? true : undefined;
       });
       for (let n = 1; n < 5; n++) {
@@ -572,10 +583,10 @@ const connections: readonly Behaviour[] = [
     name: "TLS: a client whose certificate another authority issued gets UNAVAILABLE, never an answer",
     pair: ({ untrusted }) => ({ tls: untrusted }),
     run: async ({ caller }, direction) => {
-      const { code, messages } = await caller.unary(1, 0, { deadlineMs: 10_000 });
+      const { code, message, messages } = await caller.unary(1, 0, { deadlineMs: 10_000 });
       expect(messages).toEqual([]);
       // connect-es as a client says ABORTED when a connection ends before it could be used.
-      expect(direction === "is called by us" ? [UNAVAILABLE] : [UNAVAILABLE, ABORTED]).toContain(code);
+      expect(direction === "is called by us" ? [UNAVAILABLE] : [UNAVAILABLE, ABORTED], message).toContain(code);
     },
   },
   {

@@ -1,27 +1,17 @@
-import type { IncomingMessage, ServerResponse } from "node:http";
-import { Http2ServerRequest, Http2ServerResponse } from "node:http2";
 import { connect, type Socket } from "node:net";
 import { connect as connectTls, type TLSSocket } from "node:tls";
-import { createContextValues, type Transport } from "@connectrpc/connect";
-import {
-  compressionGzip,
-  connectNodeAdapter,
-  createGrpcTransport,
-  Http2SessionManager,
-} from "@connectrpc/connect-node";
+import { createContextValues } from "@connectrpc/connect";
+import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { ConnectionServer } from "@openshell/gateway/http/connection-server.ts";
+import { Dispatcher, type RpcServer } from "@openshell/gateway/http/dispatcher.ts";
 import { HttpLimits } from "@openshell/gateway/http/limits.ts";
 import { type Listener, listenTcp, listenTls, listenUnix } from "@openshell/gateway/http/listen.ts";
 import type { Peer } from "@openshell/gateway/http/peer.ts";
+import { createLaneTransport, grpcLane, type LaneTransport } from "@openshell/rpc";
 import { echoRoutes, peerNameKey } from "./echo-handlers.ts";
 import type { TlsFiles } from "./protocol.ts";
 
 /** Our side of every pair: the echo service behind the gateway's own listeners, and our client. */
-
-type RpcHandler = (
-  request: IncomingMessage | Http2ServerRequest,
-  response: ServerResponse | Http2ServerResponse,
-) => void;
 
 /** Bytes that went over our sockets. */
 export interface Traffic {
@@ -59,20 +49,20 @@ export class OurServer implements AsyncDisposable {
 
   constructor(options: ServeOptions) {
     this.#options = options;
-    const handler = connectNodeAdapter({
+    const shared = {
       routes: echoRoutes(),
       readMaxBytes: HttpLimits.messageBytes,
-      compressMinBytes: options.gzip ? 0 : Number.MAX_SAFE_INTEGER,
-      contextValues: (request) => createContextValues().set(peerNameKey, nameOf(request.socket)),
-    }) as RpcHandler;
-    this.#connections = new ConnectionServer(
-      {
-        stream: (stream, headers, rawHeaders) =>
-          handler(new Http2ServerRequest(stream, headers, {}, rawHeaders), new Http2ServerResponse(stream)),
-        request: (request, response) => handler(request, response),
-      },
-      { streams: HttpLimits.streams, ping: true },
-    );
+      compressMinBytes: options.gzip ? 1 : Number.MAX_SAFE_INTEGER,
+    };
+    const handler = connectNodeAdapter(shared) as RpcServer["handler"];
+    const lane = grpcLane({
+      ...shared,
+      contextValues: ({ session }) => createContextValues().set(peerNameKey, nameOf(session?.socket)),
+    });
+    this.#connections = new ConnectionServer(new Dispatcher({ routes: [], rpc: { handler, lane } }), {
+      streams: HttpLimits.streams,
+      ping: true,
+    });
   }
 
   async listen(): Promise<void> {
@@ -140,7 +130,7 @@ export interface ClientOptions {
 /** Our client. */
 export class OurClient implements AsyncDisposable {
   readonly #options: ClientOptions;
-  readonly #transports = new Map<boolean, { transport: Transport; manager: Http2SessionManager }>();
+  readonly #transports = new Map<boolean, LaneTransport>();
   readonly #sockets = new Set<Socket>();
   readonly #closed: Traffic = { received: 0, sent: 0 };
   /** Connections that were opened. */
@@ -150,23 +140,19 @@ export class OurClient implements AsyncDisposable {
     this.#options = options;
   }
 
-  transport(gzip: boolean): Transport {
+  transport(gzip: boolean): LaneTransport {
     let found = this.#transports.get(gzip);
     if (found === undefined) {
       const { keepalive, tls } = this.#options;
-      const baseUrl = tls === undefined ? "http://localhost" : "https://localhost";
-      const ping =
-        keepalive === undefined
-          ? {}
-          : { pingIntervalMs: keepalive.intervalMs, pingTimeoutMs: keepalive.timeoutMs, pingIdleConnection: true };
-      const manager = new Http2SessionManager(baseUrl, ping, { createConnection: () => this.#dial() });
-      const compression = gzip ? { sendCompression: compressionGzip, compressMinBytes: 0 } : {};
-      const readMaxBytes = HttpLimits.messageBytes;
-      const transport = createGrpcTransport({ baseUrl, sessionManager: manager, readMaxBytes, ...compression });
-      found = { transport, manager };
+      found = createLaneTransport({
+        dial: () => this.#dial(),
+        origin: tls === undefined ? "http://localhost" : "https://localhost",
+        ...(keepalive === undefined ? {} : { keepalive }),
+        ...(gzip ? { sendCompression: "gzip", compressMinBytes: 1 } : {}),
+      });
       this.#transports.set(gzip, found);
     }
-    return found.transport;
+    return found;
   }
 
   traffic(): Traffic {
@@ -179,7 +165,7 @@ export class OurClient implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const { manager } of this.#transports.values()) manager.abort();
+    for (const transport of this.#transports.values()) transport.reset();
     for (const socket of this.#sockets) socket.destroy();
   }
 

@@ -135,8 +135,9 @@ function client({ address, tls, keepaliveMs }: PeerConfig): void {
     keepaliveMs === undefined
       ? {}
       : { "grpc.keepalive_time_ms": keepaliveMs, "grpc.keepalive_permit_without_calls": 1 };
+  const own = { ...keepalive, "grpc.ssl_target_name_override": "localhost" };
   const make = (algorithm: number) =>
-    new grpc.Client(address, credentials, { ...keepalive, "grpc.default_compression_algorithm": algorithm });
+    new grpc.Client(address, credentials, { ...own, "grpc.default_compression_algorithm": algorithm });
   const plain = make(grpc.compressionAlgorithms.identity);
   let compressing: grpc.Client | undefined;
   const calls = new Map<number, Call>();
@@ -309,6 +310,12 @@ function handlers(secure: boolean): grpc.UntypedServiceImplementation {
       const handling = new Handling(call, secure);
       try {
         await handling.begin();
+        const told = handling.failure();
+        if (told !== undefined) {
+          handling.report.done = true;
+          answer(told as grpc.ServiceError);
+          return;
+        }
         let bytes = 0;
         let crc = 0;
         let early = false;

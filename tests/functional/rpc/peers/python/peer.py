@@ -220,8 +220,6 @@ class Handling:
         self.report["done"] = True
 
     async def begin(self):
-        if GZIP:
-            self.context.set_compression(grpc.Compression.Gzip)
         if self.text("echo-metadata") is not None:
             own = [(key[2:], value) for key, value in self.metadata if key.startswith("x-")]
             self.trailers = [(f"t-{key}", value) for key, value in own]
@@ -279,6 +277,7 @@ async def server_stream(request, context):
 async def client_stream(_, context):
     async with Handling(context) as handling:
         await handling.begin()
+        await handling.fail_if_told()
         total = crc = 0
         early = False
         while not early and (message := await context.read()) is not grpc.aio.EOF:
@@ -308,7 +307,8 @@ async def bidi(_, context):
 
 
 async def listen(config):
-    server = grpc.aio.server()
+    # A call's own `set_compression` is not applied to unary answers.
+    server = grpc.aio.server(compression=grpc.Compression.Gzip if GZIP else None)
     methods = {
         "Unary": grpc.unary_unary_rpc_method_handler(unary),
         "ServerStream": grpc.unary_stream_rpc_method_handler(server_stream),
