@@ -5,6 +5,7 @@
 
 export * from "./canonical.ts";
 export * from "./compatibility.ts";
+export * from "./compatibility-fields.ts";
 export * from "./decode-error.ts";
 export * from "./error-boundary.ts";
 export * from "./error-details.ts";
