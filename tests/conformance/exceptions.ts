@@ -8,10 +8,12 @@ export interface Exception {
 }
 
 export const SERVER_EXCEPTIONS: Readonly<Record<Implementation, readonly Exception[]>> = {
+  lane: [],
   "connect-node": [],
 };
 
 export const CLIENT_EXCEPTIONS: Readonly<Record<Implementation, readonly Exception[]>> = {
+  lane: [],
   "connect-node": [
     {
       cases: "gRPC Unexpected Responses/**/server-stream/incomplete-message",

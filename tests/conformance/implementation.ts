@@ -9,12 +9,16 @@ import {
   createGrpcTransport,
   Http2SessionManager,
 } from "@connectrpc/connect-node";
-import { Dispatcher, type RpcHandler } from "@openshell/gateway/http/dispatcher.ts";
+import { Dispatcher, type RpcServer } from "@openshell/gateway/http/dispatcher.ts";
+import { createLaneTransport, grpcLane } from "@openshell/rpc";
 
 /** Which code speaks the protocols. */
-export type Implementation = "connect-node";
+export type Implementation = "lane" | "connect-node";
 
-export const IMPLEMENTATIONS: readonly Implementation[] = ["connect-node"];
+export const IMPLEMENTATIONS: readonly Implementation[] = ["lane", "connect-node"];
+
+/** Every message that is not empty is compressed where the case asks for compression. */
+const COMPRESS_MIN_BYTES = 1;
 
 export function implementationNamed(name: string | undefined): Implementation {
   const found = IMPLEMENTATIONS.find((each) => each === name);
@@ -29,12 +33,16 @@ export interface ServingOptions {
   readonly readMaxBytes: number | undefined;
 }
 
-/** Answers requests as the gateway's listeners do: with connections of `ConnectionServer`. */
-export function dispatcherOf(_implementation: Implementation, options: ServingOptions): Dispatcher {
+/** Answers requests as the gateway does: `Dispatcher` gives plain gRPC over HTTP/2 to the lane, if there is one. */
+export function dispatcherOf(implementation: Implementation, options: ServingOptions): Dispatcher {
   const { registry, routes } = options;
   const limit = options.readMaxBytes === undefined ? {} : { readMaxBytes: options.readMaxBytes };
-  const handler = connectNodeAdapter({ routes, jsonOptions: { registry }, compressMinBytes: 1, ...limit });
-  return new Dispatcher([], handler as RpcHandler);
+  const shared = { routes, compressMinBytes: COMPRESS_MIN_BYTES, jsonOptions: { registry }, ...limit };
+  const handler = connectNodeAdapter(shared) as RpcServer["handler"];
+  return new Dispatcher({
+    routes: [],
+    rpc: implementation === "lane" ? { handler, lane: grpcLane(shared) } : { handler },
+  });
 }
 
 export interface Target {
@@ -59,18 +67,31 @@ function dial({ host, port, tls }: Target): Duplex {
 }
 
 /** Plain gRPC over one HTTP/2 connection. */
-export function transportOf(_implementation: Implementation, options: CallingOptions): DisposableTransport {
-  const { target, registry, json } = options;
+export function transportOf(implementation: Implementation, options: CallingOptions): DisposableTransport {
+  const { target, registry, json, gzip } = options;
   const authority = `${target.tls === undefined ? "http" : "https"}://${target.host}:${target.port}`;
+  const shared = {
+    jsonOptions: { registry },
+    compressMinBytes: COMPRESS_MIN_BYTES,
+    ...(options.readMaxBytes === undefined ? {} : { readMaxBytes: options.readMaxBytes }),
+  };
+  if (implementation === "lane") {
+    const transport = createLaneTransport({
+      ...shared,
+      dial: () => dial(target),
+      origin: authority,
+      useBinaryFormat: !json,
+      ...(gzip ? { sendCompression: "gzip" } : {}),
+    });
+    return Object.assign(transport, { [Symbol.dispose]: () => transport.reset() });
+  }
   const manager = new Http2SessionManager(authority, {}, { createConnection: () => dial(target) });
   const transport = createGrpcTransport({
+    ...shared,
     baseUrl: authority,
     sessionManager: manager,
-    jsonOptions: { registry },
     useBinaryFormat: !json,
-    compressMinBytes: 1,
-    ...(options.gzip ? { sendCompression: compressionGzip } : {}),
-    ...(options.readMaxBytes === undefined ? {} : { readMaxBytes: options.readMaxBytes }),
+    ...(gzip ? { sendCompression: compressionGzip } : {}),
   });
   return Object.assign(transport, { [Symbol.dispose]: () => manager.abort() });
 }
