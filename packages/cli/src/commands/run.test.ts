@@ -1,10 +1,10 @@
 import type { ServerHttp2Stream } from "node:http2";
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { ExecSandboxEventSchema, ExecSandboxInputSchema } from "@openshell/api/generated/openshell_pb.js";
+import { type Frame, FrameReader } from "@openshell/rpc/wire/frame.ts";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { envelope, FakeGateway } from "../testing/fake-gateway.ts";
 import { runCommandLine } from "../testing/surroundings.ts";
-import { FrameSplitter } from "../transport/framing.ts";
 import { inFolder, mountedWorkdir } from "./run.ts";
 
 let gateway: FakeGateway;
@@ -30,9 +30,11 @@ function serve(frames: readonly Buffer[]): { headers: Record<string, unknown>; m
     seen.headers = headers;
     stream.respond({ ":status": 200, "content-type": "application/grpc+proto" }, { waitForTrailers: true });
     stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" }));
-    const splitter = new FrameSplitter();
+    const reader = new FrameReader();
     stream.on("data", (chunk: Buffer) => {
-      for (const { data } of splitter.push(chunk)) seen.messages.push(fromBinary(ExecSandboxInputSchema, data).payload);
+      const frames: Frame[] = [];
+      reader.push(chunk, frames);
+      for (const { data } of frames) seen.messages.push(fromBinary(ExecSandboxInputSchema, data).payload);
     });
     stream.on("end", () => {
       for (const frame of frames) stream.write(frame);

@@ -1,72 +1,45 @@
-import type { ClientHttp2Session, ClientHttp2Stream, IncomingHttpHeaders } from "node:http2";
+import type { ClientHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
+import { ClientCall, requestFields } from "@openshell/rpc/client/call.ts";
+import { StatusError } from "@openshell/rpc/wire/status.ts";
 import { type Endpoint, SERVICE_PATH, tlsOptions } from "./endpoint.ts";
-import { encodeFrame, FrameSplitter } from "./framing.ts";
-import { CONNECT_TIMEOUT_MS, STREAM_WINDOW_BYTES } from "./limits.ts";
+import { CONNECT_TIMEOUT_MS, MAX_FRAME_BYTES, STREAM_WINDOW_BYTES } from "./limits.ts";
 import { codeFromNumber, RpcError, readStatusDetails } from "./rpc-error.ts";
 import { connectionError } from "./unreachable.ts";
 
-/**
- * One bidirectional gRPC call over a connection of its own; messages are bytes.
- * https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
- */
+/** One bidirectional call of the gRPC lane over a connection of its own; messages are bytes. */
 export class GrpcStream {
   readonly #endpoint: Endpoint;
   readonly #connection: Connection;
-  readonly #stream: ClientHttp2Stream;
-  #failure: RpcError | undefined;
-  #status: RpcError | "ok" | undefined;
+  readonly #call: ClientCall;
+  #lost: unknown;
 
-  constructor(endpoint: Endpoint, connection: Connection, stream: ClientHttp2Stream) {
+  constructor(endpoint: Endpoint, connection: Connection, call: ClientCall) {
     this.#endpoint = endpoint;
     this.#connection = connection;
-    this.#stream = stream;
-    connection.session.on("error", (error) => this.#fail(error));
-    stream.on("error", (error) => this.#fail(error));
-    stream.on("response", (headers) => this.#onHeaders(headers, false));
-    stream.on("trailers", (headers) => this.#onHeaders(headers, true));
+    this.#call = call;
+    connection.session.on("error", (error) => {
+      this.#lost ??= error;
+    });
   }
 
   /** Resolves when the transport took the message; a call that has ended swallows it, since its status tells. */
-  send(message: Uint8Array): Promise<void> {
-    const stream = this.#stream;
-    if (stream.destroyed || stream.writableEnded) return Promise.resolve();
-    return new Promise((resolve) => {
-      if (stream.write(encodeFrame(message))) resolve();
-      else {
-        const done = (): void => {
-          stream.off("drain", done);
-          stream.off("close", done);
-          resolve();
-        };
-        stream.once("drain", done);
-        stream.once("close", done);
-      }
-    });
+  async send(message: Uint8Array): Promise<void> {
+    await this.#call.send(message);
   }
 
   /** No more messages from us. */
   end(): void {
-    if (!this.#stream.destroyed && !this.#stream.writableEnded) this.#stream.end();
+    this.#call.end();
   }
 
   /** Messages of the gateway until the call ended with OK; throws {@link RpcError} for any other end. */
   async *messages(): AsyncGenerator<Uint8Array, void, void> {
-    const splitter = new FrameSplitter();
     try {
-      for await (const chunk of this.#stream) {
-        for (const frame of splitter.push(chunk as Uint8Array)) {
-          if (frame.flags !== 0) throw new RpcError("internal", "the gateway sent a compressed message unasked");
-          yield frame.data;
-        }
-      }
+      yield* this.#call.messages;
     } catch (error) {
-      throw this.#result() ?? this.#failure ?? connectionError(error, this.#endpoint);
+      throw this.#explain(error);
     }
-    const result = this.#result() ?? this.#failure;
-    if (result !== undefined) throw result;
-    if (this.#status === "ok" && splitter.empty) return;
-    throw new RpcError("unavailable", "the connection to the gateway was lost before the call ended");
   }
 
   /**
@@ -80,42 +53,15 @@ export class GrpcStream {
     this.#connection.session.destroy();
   }
 
-  #fail(error: unknown): void {
-    this.#failure ??= connectionError(error, this.#endpoint);
+  #explain(error: unknown): RpcError {
+    if (!(error instanceof StatusError)) return connectionError(error, this.#endpoint);
+    const { code, message, details, trailer, cause } = error;
+    const lost = this.#lost ?? cause;
+    // Not a word of the gateway: the connection itself failed.
+    if (trailer === undefined && lost !== undefined) return connectionError(lost, this.#endpoint);
+    const packed = details === undefined ? undefined : readStatusDetails(details);
+    return new RpcError(codeFromNumber(code), message, packed);
   }
-
-  #result(): RpcError | undefined {
-    return this.#status === "ok" ? undefined : this.#status;
-  }
-
-  #onHeaders(headers: IncomingHttpHeaders, trailers: boolean): void {
-    const status = headers["grpc-status"];
-    if (status === undefined) {
-      const code = Number(headers[":status"]);
-      const type = String(headers["content-type"] ?? "");
-      if (!trailers && (code !== 200 || !type.startsWith("application/grpc"))) {
-        this.#status = new RpcError(
-          "unknown",
-          `HTTP status ${code}, ${type || "no content type"}: this is no OpenShell gateway`,
-        );
-      }
-      return;
-    }
-    const number = Number(status);
-    this.#status = number === 0 ? "ok" : errorFromTrailers(number, headers);
-  }
-}
-
-function errorFromTrailers(number: number, headers: IncomingHttpHeaders): RpcError {
-  let message = String(headers["grpc-message"] ?? "");
-  try {
-    message = decodeURIComponent(message);
-  } catch {
-    // Not percent-encoded: shown as it is.
-  }
-  const details = headers["grpc-status-details-bin"];
-  const packed = details === undefined ? undefined : readStatusDetails(Buffer.from(String(details), "base64"));
-  return new RpcError(codeFromNumber(number), message, packed);
 }
 
 /** A connection for one call. */
@@ -174,18 +120,10 @@ export async function openGrpcStream(
   headers: Readonly<Record<string, string>> = {},
 ): Promise<GrpcStream> {
   const opened = await connection;
+  const fields = requestFields(SERVICE_PATH + method, "application/grpc+proto", undefined);
   try {
-    const stream = opened.session.request(
-      {
-        ":method": "POST",
-        ":path": SERVICE_PATH + method,
-        "content-type": "application/grpc+proto",
-        te: "trailers",
-        ...headers,
-      },
-      { endStream: false },
-    );
-    return new GrpcStream(endpoint, opened, stream);
+    const stream = opened.session.request({ ...fields, ...headers }, { endStream: false });
+    return new GrpcStream(endpoint, opened, new ClientCall(stream, { readMaxBytes: MAX_FRAME_BYTES }));
   } catch (error) {
     throw connectionError(error, endpoint);
   }

@@ -1,5 +1,6 @@
+import { encodeFrame, type Frame, FrameReader } from "@openshell/rpc/wire/frame.ts";
 import type { Endpoint } from "./endpoint.ts";
-import { encodeFrame, FrameSplitter } from "./framing.ts";
+import { MAX_FRAME_BYTES } from "./limits.ts";
 import { RpcError } from "./rpc-error.ts";
 import { errorFromJson, errorFromObject, type Json, openRequest, responseOf } from "./unary.ts";
 import { connectionError } from "./unreachable.ts";
@@ -31,9 +32,11 @@ export async function* streamJson(
       for await (const chunk of response) chunks.push(chunk as Buffer);
       throw errorFromJson(Buffer.concat(chunks).toString("utf8"), response.statusCode ?? 0);
     }
-    const splitter = new FrameSplitter();
+    const reader = new FrameReader(MAX_FRAME_BYTES, END_STREAM);
     for await (const chunk of response) {
-      for (const frame of splitter.push(chunk as Buffer)) {
+      const frames: Frame[] = [];
+      reader.push(chunk as Buffer, frames);
+      for (const frame of frames) {
         const value = JSON.parse(Buffer.from(frame.data).toString("utf8")) as Json;
         if ((frame.flags & END_STREAM) !== 0) {
           if (value["error"] !== undefined) throw errorFromObject(value["error"] as Json);

@@ -138,8 +138,13 @@ async function stream(served: Served<Exclude<MethodImplSpec, { kind: "unary" }>>
   const { call, spec, codec, interceptors } = served;
   const decoded: AsyncIterableIterator<unknown, undefined> = {
     next: async () => {
-      const result = await call.source.next();
-      return result.done ? result : { done: false, value: decode(served, result.value) };
+      try {
+        const result = await call.source.next();
+        return result.done ? result : { done: false, value: decode(served, result.value) };
+      } catch (error) {
+        // Interceptors and handlers know Connect's errors; any other is a fault of their own to them.
+        throw toConnectError(error);
+      }
     },
     return: () => call.source.return(),
     [Symbol.asyncIterator]() {

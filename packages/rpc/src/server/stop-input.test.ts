@@ -3,7 +3,7 @@ import { createServer, type Http2Server, type ServerHttp2Stream } from "node:htt
 import { type AddressInfo, connect } from "node:net";
 import { create } from "@bufbuild/protobuf";
 import { BytesValueSchema } from "@bufbuild/protobuf/wkt";
-import { Code, ConnectError } from "@connectrpc/connect";
+import { Code, ConnectError, type Interceptor } from "@connectrpc/connect";
 import { afterEach, expect, it } from "vitest";
 import { Echo } from "../testing/echo.ts";
 import { grpcLane } from "./lane.ts";
@@ -37,10 +37,28 @@ function field(name: string, value: string): Buffer {
   return Buffer.from(`\x00${String.fromCharCode(name.length)}${name}${String.fromCharCode(value.length)}${value}`);
 }
 
+/** What interceptors saw fail. */
+const intercepted: unknown[] = [];
+const watching: Interceptor = (next) => async (request) => {
+  const response = await next(request);
+  if (!response.stream) return response;
+  const { message } = response;
+  async function* watched() {
+    try {
+      yield* message;
+    } catch (error) {
+      intercepted.push(error);
+      throw error;
+    }
+  }
+  return { ...response, message: watched() };
+};
+
 /** Kinds of frames of the answer to a call whose caller sends `body` and does not end, up to the reset. */
 async function answerTo(method: string, body: Buffer): Promise<string[]> {
   const lane = grpcLane({
     readMaxBytes: 1024,
+    interceptors: [watching],
     routes: (router) =>
       router.service(Echo, {
         async *bidiStream(messages) {
@@ -91,6 +109,15 @@ async function answerTo(method: string, body: Buffer): Promise<string[]> {
 it("a message beyond the limit: the status arrives before the reset", async () => {
   const prefix = Buffer.from([0, 0, 80, 0, 0]);
   expect(await answerTo("Unary", Buffer.concat([prefix, Buffer.alloc(9_000)]))).toEqual(["headers, end", "reset"]);
+});
+
+it("a message of a stream beyond the limit: interceptors see what the caller is told", async () => {
+  const prefix = Buffer.from([0, 0, 80, 0, 0]);
+  intercepted.length = 0;
+  const answer = await answerTo("BidiStream", Buffer.concat([prefix, Buffer.alloc(9_000)]));
+  expect(answer.at(-2)).toBe("headers, end");
+  expect(intercepted).toEqual([expect.any(ConnectError)]);
+  expect(intercepted[0]).toMatchObject({ code: Code.ResourceExhausted });
 });
 
 it("an error after output: output and status arrive before the reset", async () => {

@@ -1,5 +1,5 @@
 import { promisify } from "node:util";
-import { type Frame, tooLarge } from "./frame.ts";
+import { COMPRESSED, type Frame, tooLarge } from "./frame.ts";
 import { StatusCode, StatusError } from "./status.ts";
 
 /** Message encodings that are understood, as `grpc-accept-encoding` names them. */
@@ -25,7 +25,7 @@ export async function gzip(message: Uint8Array): Promise<Uint8Array> {
 
 /** The bytes of a message. A compressed one is inflated off the main thread and never beyond the limit. */
 export function decompress(frame: Frame, gzipped: boolean, maxBytes: number): Uint8Array | Promise<Uint8Array> {
-  if (!frame.compressed) return frame.data;
+  if ((frame.flags & COMPRESSED) === 0) return frame.data;
   if (!gzipped) throw new StatusError(StatusCode.internal, "a compressed message came without a grpc-encoding");
   return inflate(frame.data, maxBytes);
 }

@@ -8,7 +8,7 @@ export const COMPRESSED = 1;
 
 /** One message as it travelled. */
 export interface Frame {
-  readonly compressed: boolean;
+  readonly flags: number;
   /** May be a view into a larger buffer. */
   readonly data: Uint8Array;
 }
@@ -36,16 +36,19 @@ export function encodeFrame(message: Uint8Array, flags = 0): Buffer {
  */
 export class FrameReader {
   readonly #maxBytes: number;
+  readonly #known: number;
   readonly #prefix = new Uint8Array(PREFIX_BYTES);
   #prefixed = 0;
   /** Of the message that is being read. */
   #length = 0;
-  #compressed = false;
+  #flags = 0;
   #parts: Uint8Array[] = [];
   #received = 0;
 
-  constructor(maxBytes: number = WireLimits.messageBytes) {
+  /** @param known flags that may be set; Connect's protocol has others than gRPC */
+  constructor(maxBytes: number = WireLimits.messageBytes, known: number = COMPRESSED) {
     this.#maxBytes = maxBytes;
+    this.#known = known;
   }
 
   /** True between two messages: the stream may end here. */
@@ -70,7 +73,7 @@ export class FrameReader {
         this.#parts.push(part);
         return;
       }
-      frames.push({ compressed: this.#compressed, data: this.#parts.length === 0 ? part : this.#join(part) });
+      frames.push({ flags: this.#flags, data: this.#parts.length === 0 ? part : this.#join(part) });
       this.#parts = [];
       this.#received = 0;
       this.#prefixed = 0;
@@ -79,9 +82,10 @@ export class FrameReader {
 
   #begin(): void {
     const [flags, a, b, c, d] = this.#prefix as unknown as readonly [number, number, number, number, number];
-    if (flags > COMPRESSED) throw new StatusError(StatusCode.internal, `a message has the unknown flags ${flags}`);
+    if ((flags & ~this.#known) !== 0)
+      throw new StatusError(StatusCode.internal, `a message has the unknown flags ${flags}`);
     this.#length = ((a << 24) | (b << 16) | (c << 8) | d) >>> 0;
-    this.#compressed = flags === COMPRESSED;
+    this.#flags = flags;
     if (this.#length > this.#maxBytes) throw tooLarge(this.#length, this.#maxBytes);
   }
 
