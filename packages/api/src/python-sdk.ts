@@ -1,4 +1,5 @@
 import { compatibility, type RpcName } from "./compatibility.ts";
+import { OpenShell } from "./generated/openshell_pb.js";
 
 /** Release of the official Python package that the tests run, unmodified, against a gateway of this build. */
 export const PYTHON_SDK_VERSION = "0.1.5";
@@ -110,5 +111,6 @@ export function sdkMethodWorks(method: SdkMethod): boolean {
 export function sdkRefusal(method: SdkMethod): readonly [code: string, text: string] {
   if (method.refusal !== undefined) return method.refusal;
   const rpc = method.rpcs.find((name) => compatibility[name].state !== "built") ?? method.rpcs[0]!;
-  return ["UNIMPLEMENTED", `${rpc[0]!.toUpperCase()}${rpc.slice(1)} is not`];
+  const why = compatibility[rpc].state === "by-design" ? "is not offered" : "is not built yet";
+  return ["UNIMPLEMENTED", `${OpenShell.method[rpc].name} ${why}`];
 }
