@@ -13,12 +13,15 @@ import type { CallContext } from "./context.ts";
 
 /** RST_STREAM code CANCEL (RFC 9113 §7). */
 const CANCEL = 8;
+/** RST_STREAM code NO_ERROR. */
+const NO_ERROR = 0;
 /** `sendDate` is known to Node and not to its types; gRPC has no use for the date. */
 const TRAILERS_ONLY: ServerStreamResponseOptions = { endStream: true, ...{ sendDate: false } };
 const WITH_TRAILERS: ServerStreamResponseOptions = { waitForTrailers: true, ...{ sendDate: false } };
 
-/** Between looks at whether a status has left. */
-const STOP_POLL_MS = 5;
+/** Between looks at whether a status has left: at first, and in the end. */
+const STATUS_CHECK_MS = 5;
+const STATUS_CHECK_MAX_MS = 1_000;
 
 /** Bounds of a call's messages, in bytes. */
 export interface CallLimits {
@@ -135,20 +138,20 @@ export class ServerCall {
 
   /**
    * A caller that is still sending is told to stop (RFC 9113 §8.1); what it sent already is dropped. Not before the status
-   * has left: a reset at once takes frames with it that still wait to be sent.
+   * has left: a reset at once takes frames with it that still wait to be sent. One that does not read is left alone: its
+   * deadline and the connection's pings end it.
    */
   #stopInput(): void {
     if (this.#inputEnded) return;
     const stream = this.#stream;
     stream.resume();
-    const since = performance.now();
-    const stop = (): void => {
-      if (stream.closed || stream.destroyed) return;
-      const waiting = (stream.session?.state.outboundQueueSize ?? 0) > 0;
-      if (waiting && performance.now() - since < WireLimits.expiredMs) setTimeout(stop, STOP_POLL_MS);
-      else stream.close(0);
+    const stop = (waitMs: number): void => {
+      if (this.#inputEnded || stream.closed || stream.destroyed) return;
+      // No event tells when the last frame has left.
+      if (stream.state.localClose === 1) stream.close(NO_ERROR);
+      else setTimeout(stop, waitMs, Math.min(2 * waitMs, STATUS_CHECK_MAX_MS)).unref();
     };
-    setImmediate(stop);
+    setImmediate(stop, STATUS_CHECK_MS);
   }
 
   #abandon(): void {
