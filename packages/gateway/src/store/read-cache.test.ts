@@ -2,10 +2,12 @@ import { randomUUID } from "node:crypto";
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { create } from "@bufbuild/protobuf";
 import { SandboxPhase, SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { ReadCache, WeightedCache } from "./read-cache.ts";
+import { Commits } from "./commits.ts";
+import { databaseVersion, FOREIGN_CHECK_MS, ReadCache, WeightedCache } from "./read-cache.ts";
 import { sandboxRepository } from "./sandboxes.ts";
 import { openReader, type Reader } from "./sqlite.ts";
 import { openStore } from "./store.ts";
@@ -194,6 +196,15 @@ describe("reads that are kept", () => {
     }
   });
 
+  it("show what a foreign process wrote, a little later", async () => {
+    const record = sandbox("box");
+    await store.write(store.sandboxes.create(record));
+    await store.sandboxes.byId(record.id);
+    using database = new DatabaseSync(join(folder, "gateway.db"));
+    database.exec("update sandboxes set driver = 'by hand', resource_version = resource_version + 1");
+    await expect.poll(async () => (await store.sandboxes.byId(record.id))?.driver).toBe("by hand");
+  });
+
   it("cannot be changed by one of those who share them", async () => {
     const record = sandbox("box");
     await store.write(store.sandboxes.create(record));
@@ -222,6 +233,37 @@ describe("the cache of answers", () => {
     expect(await old).toBe("old");
     expect(await cache.read("key", async () => "new")).toBe("new");
     expect(await cache.read("key", async () => "never asked")).toBe("new");
+  });
+
+  it("neither gives nor keeps an answer while a commit is under way", async () => {
+    const commits = new Commits();
+    const cache = new ReadCache(() => commits.settled, 10_000);
+    await cache.read("key", async () => "old");
+    commits.begin();
+    expect(await cache.read("key", async () => "either")).toBe("either");
+    commits.end();
+    expect(await cache.read("key", async () => "new")).toBe("new");
+  });
+
+  it("learns of a foreign process's writes within its limit", () => {
+    let time = 0;
+    let foreign = 7;
+    let own: number | undefined = 2;
+    const version = databaseVersion(
+      () => own,
+      () => foreign,
+      () => time,
+    );
+    const first = version();
+    foreign = 8;
+    expect(version()).toBe(first);
+    time = FOREIGN_CHECK_MS;
+    const second = version();
+    expect(second).not.toBe(first);
+    own = 4;
+    expect([first, second]).not.toContain(version());
+    own = undefined;
+    expect(version()).toBeUndefined();
   });
 
   it("keeps nothing of a query that failed", async () => {

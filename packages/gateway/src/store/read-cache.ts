@@ -49,19 +49,19 @@ export class WeightedCache<Value> {
 const ENTRY_BYTES = 256;
 
 /**
- * Answers of queries, kept until the database changes at all. The database itself is asked for that before each answer,
- * so an answer is never older than the last commit, whoever made it: as fresh as the query, at a fraction of its cost.
+ * Answers of queries, kept until the database changes at all. A version that is asked for before each answer tells that,
+ * so an answer is as fresh as the query itself would give it, at a fraction of the cost.
  */
 export class ReadCache {
-  readonly #version: () => number;
+  readonly #version: () => number | undefined;
   readonly #answers: WeightedCache<unknown>;
   #seen: number | undefined;
 
   /**
-   * `version`: differs from its last value when something was committed in between, and throws when the database is
-   * closed. `maxBytes`: of what is kept, roughly.
+   * `version`: differs from its last value when anything was committed in between; undefined while that cannot be said;
+   * throws when the database is closed. `maxBytes`: of what is kept, roughly.
    */
-  constructor(version: () => number, maxBytes: number) {
+  constructor(version: () => number | undefined, maxBytes: number) {
     this.#version = version;
     this.#answers = new WeightedCache(maxBytes);
   }
@@ -73,6 +73,7 @@ export class ReadCache {
     bytes: (answer: Answer) => number = () => 0,
   ): Promise<Answer> {
     const version = this.#version();
+    if (version === undefined) return await load();
     if (version !== this.#seen) {
       this.#answers.clear();
       this.#seen = version;
@@ -86,3 +87,34 @@ export class ReadCache {
     return answer;
   }
 }
+
+/**
+ * The version of a database that one writer changes: its own commits count at once, those of a foreign process (an
+ * operator's tool) within {@link FOREIGN_CHECK_MS}, since asking the database costs more than all else of a read.
+ *
+ * @param own settled commits of the writer, @param foreign what the database itself says.
+ */
+export function databaseVersion(
+  own: () => number | undefined,
+  foreign: () => number,
+  now: () => number = () => performance.now(),
+): () => number | undefined {
+  let asked = Number.NEGATIVE_INFINITY;
+  let last: number | undefined;
+  let changes = 0;
+  return () => {
+    const time = now();
+    if (time - asked >= FOREIGN_CHECK_MS) {
+      asked = time;
+      const version = foreign();
+      if (version !== last) changes += 1;
+      last = version;
+    }
+    const commits = own();
+    // Both only grow, so their sum changes with either.
+    return commits === undefined ? undefined : commits + changes;
+  };
+}
+
+/** Milliseconds. */
+export const FOREIGN_CHECK_MS = 50;

@@ -43,12 +43,12 @@ export interface Reader extends Disposable {
   /** Rows show every transaction committed before the query began. */
   readonly db: Kysely<Tables>;
   /**
-   * A number that differs from the last one when anything was committed in between.
+   * A number that differs from the last one when anything was committed in between, by whatever process.
    * https://www.sqlite.org/pragma.html#pragma_data_version
-   *
-   * @throws StoreError store_closed
    */
   readonly version: () => number;
+  /** @throws StoreError store_closed */
+  readonly assertOpen: () => void;
   /** Reads one row of a table. Throws when that cannot be done. */
   readonly probe: () => void;
 }
@@ -56,9 +56,11 @@ export interface Reader extends Disposable {
 /** Opens a reader; queries after its end reject with StoreError store_closed. */
 export function openReader(path: string): Reader {
   const database = adapt(new DatabaseSync(path, { readOnly: true, timeout: BUSY_TIMEOUT_MS }));
+  const { assertOpen } = database;
   const db = new Kysely<Tables>({ dialect: new SqliteDialect({ database }) });
   return {
     db,
+    assertOpen,
     version: () => (database.prepare("pragma data_version").all([])[0] as { data_version: number }).data_version,
     probe: () => void database.prepare("select count(*) from workspaces").all([]),
     [Symbol.dispose]: () => database.close(),
@@ -66,12 +68,16 @@ export function openReader(path: string): Reader {
 }
 
 /** What kysely's SQLite driver asks of a database, over node:sqlite. Statements are prepared once and kept. */
-function adapt(database: DatabaseSync): SqliteDatabase {
+function adapt(database: DatabaseSync): SqliteDatabase & { readonly assertOpen: () => void } {
   const prepared = new Map<string, SqliteStatement>();
   let closed = false;
+  const assertOpen = (): void => {
+    if (closed) throw new StoreError("store_closed", "the store is closed");
+  };
   return {
+    assertOpen,
     prepare(text) {
-      if (closed) throw new StoreError("store_closed", "the store is closed");
+      assertOpen();
       const known = prepared.get(text);
       if (known !== undefined) return known;
       if (prepared.size >= MAX_PREPARED) prepared.clear();

@@ -5,7 +5,7 @@ import { idBlockRepository } from "./id-blocks.ts";
 import { intentRepository } from "./intents.ts";
 import { policyRepository } from "./policies.ts";
 import { providerRepository } from "./providers.ts";
-import { ReadCache } from "./read-cache.ts";
+import { databaseVersion, ReadCache } from "./read-cache.ts";
 import { sandboxRepository } from "./sandboxes.ts";
 import { secretRepository } from "./secrets.ts";
 import { settingsRepository } from "./settings.ts";
@@ -27,7 +27,11 @@ export async function openStore(path: string): Promise<Store> {
   const writer = await Writer.open(path);
   const reader = openReader(path);
   const { db } = reader;
-  const cache = new ReadCache(reader.version, READ_CACHE_BYTES);
+  const version = databaseVersion(() => writer.commits.settled, reader.version);
+  const cache = new ReadCache(() => {
+    reader.assertOpen();
+    return version();
+  }, READ_CACHE_BYTES);
   const sandboxes = sandboxRepository(db, cache);
   const write: Store["write"] = (...commands) => writer.write(...commands);
 

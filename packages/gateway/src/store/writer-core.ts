@@ -1,9 +1,10 @@
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { Row, SqlValue, Statement } from "./command.ts";
+import { Commits } from "./commits.ts";
 import type { StoreErrorCode } from "./errors.ts";
 
 /**
- * The writer's work, free of threads. Imports nothing but node:sqlite: this file is the whole of the writer's bundle.
+ * The writer's work, free of threads. Imports little beside node:sqlite: the writer's bundle is small.
  */
 
 /** One caller's write: its statements happen together or not at all. */
@@ -26,9 +27,11 @@ const MAX_PREPARED = 512;
 
 export class WriterCore {
   readonly #database: DatabaseSync;
+  readonly #commits: Commits;
   readonly #prepared = new Map<string, StatementSync>();
 
-  constructor(path: string) {
+  constructor(path: string, commits: Commits = new Commits()) {
+    this.#commits = commits;
     this.#database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
     this.#database.exec(
       `pragma journal_mode = wal; pragma synchronous = full; pragma wal_autocheckpoint = ${CHECKPOINT_PAGES}`,
@@ -43,12 +46,21 @@ export class WriterCore {
     try {
       this.#database.exec("begin immediate");
       const outcomes = batches.map((batch) => this.#runBatch(batch));
-      this.#database.exec("commit");
+      this.#commit();
       return outcomes;
     } catch (error) {
       this.#rollback();
       const detail = (error as Error).message;
       return batches.map(() => ({ ok: false, code: failureCode(error), subject: "", detail }));
+    }
+  }
+
+  #commit(): void {
+    this.#commits.begin();
+    try {
+      this.#database.exec("commit");
+    } finally {
+      this.#commits.end();
     }
   }
 

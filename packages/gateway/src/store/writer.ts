@@ -4,9 +4,10 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { Worker } from "node:worker_threads";
 import { systemClock } from "@openshell/base";
 import type { Command, CommandResults, Row } from "./command.ts";
+import { Commits } from "./commits.ts";
 import { StoreError } from "./errors.ts";
 import type { Batch, BatchOutcome } from "./writer-core.ts";
-import type { WriterReply, WriterRequest } from "./writer-thread.ts";
+import type { WriterData, WriterReply, WriterRequest } from "./writer-thread.ts";
 
 /** Writes that may wait. At some 100,000 a second of group commit this is a tenth of a second of work. */
 export const MAX_WAITING_WRITES = 10_000;
@@ -30,6 +31,8 @@ interface Waiting {
  * the size of groups follows the load: a lone write pays one fsync, a thousand at once share a few.
  */
 export class Writer implements AsyncDisposable {
+  /** Commits of the thread; a write that was acknowledged is counted. */
+  readonly commits: Commits;
   readonly #worker: Worker;
   readonly #failure = Promise.withResolvers<never>();
   #waiting: Waiting[] = [];
@@ -39,8 +42,9 @@ export class Writer implements AsyncDisposable {
   #closed: Promise<void> | undefined;
   #drained: (() => void) | undefined;
 
-  private constructor(worker: Worker) {
+  private constructor(worker: Worker, commits: Commits) {
     this.#worker = worker;
+    this.commits = commits;
     // Whoever cares waits on `failed`; an unobserved failure still reaches every write as a rejection.
     this.#failure.promise.catch(() => {});
     worker.on("error", (error) => this.#lose(error));
@@ -51,8 +55,9 @@ export class Writer implements AsyncDisposable {
 
   /** Starts the thread and waits until it has the file open. */
   static async open(path: string): Promise<Writer> {
+    const commits = new Commits();
     const worker = new Worker(writerEntry(), {
-      workerData: { path },
+      workerData: { path, commits: commits.shared } satisfies WriterData,
       name: "store-writer",
       // Options that were meant for this process's own main file (--eval, --cpu-prof) are none of the thread's.
       execArgv: [],
@@ -60,7 +65,7 @@ export class Writer implements AsyncDisposable {
       resourceLimits: { maxYoungGenerationSizeMb: 4 },
     });
     await started(worker);
-    const writer = new Writer(worker);
+    const writer = new Writer(worker, commits);
     worker.on("message", (reply: WriterReply) => writer.#receive(reply));
     return writer;
   }
