@@ -1,0 +1,92 @@
+import { createServer, type Socket } from "node:net";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { afterEach, describe, expect, it } from "vitest";
+import { Stand } from "../testing/stand.ts";
+
+let stand: Stand;
+afterEach(() => stand[Symbol.asyncDispose]());
+
+const codeOf = (promise: Promise<unknown>): Promise<string> =>
+  promise.then(
+    () => "OK",
+    (error: unknown) => Code[ConnectError.from(error).code],
+  );
+
+describe("a lane connection", () => {
+  it("lets calls end on a connection that is told to go, and dials another for the next", async () => {
+    const release = Promise.withResolvers<void>();
+    const begun = Promise.withResolvers<void>();
+    stand = await Stand.start({
+      async unary(message) {
+        if (message.value.length === 0) return message;
+        begun.resolve();
+        await release.promise;
+        return message;
+      },
+    });
+    const client = stand.client();
+    const slow = client.unary({ value: Buffer.from("x") });
+    await begun.promise;
+    const [first] = stand.sessions;
+    first!.close();
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    await client.unary({});
+    expect(stand.sessions.size).toBe(2);
+    release.resolve();
+    expect(Buffer.from((await slow).value).toString()).toBe("x");
+  });
+
+  it("ends calls with UNAVAILABLE when the connection breaks, and dials again", async () => {
+    const begun = Promise.withResolvers<void>();
+    stand = await Stand.start({
+      unary(message) {
+        if (message.value.length === 0) return message;
+        begun.resolve();
+        return new Promise(() => {});
+      },
+    });
+    const client = stand.client();
+    const call = codeOf(client.unary({ value: Buffer.from("x") }));
+    await begun.promise;
+    for (const session of stand.sessions) session.destroy();
+    expect(await call).toBe("Unavailable");
+    await client.unary({});
+  });
+
+  it("says UNAVAILABLE where nobody listens", async () => {
+    stand = await Stand.start({});
+    const { port } = stand;
+    await stand[Symbol.asyncDispose]();
+    stand = await Stand.start({});
+    const { connect } = await import("node:net");
+    const client = stand.client({ dial: () => connect(port === stand.port ? 1 : port, "127.0.0.1") });
+    expect(await codeOf(client.unary({}))).toBe("Unavailable");
+  });
+
+  it("gives up a server that no longer answers pings", async () => {
+    stand = await Stand.start({ unary: () => new Promise(() => {}) });
+    const { port } = stand;
+    const sockets: Socket[] = [];
+    // A path that goes silent without closing.
+    const { connect } = await import("node:net");
+    const relay = createServer((near) => {
+      const far = connect(port, "127.0.0.1");
+      near.on("error", () => {}).pipe(far.on("error", () => {}));
+      far.pipe(near);
+      sockets.push(near, far);
+      setTimeout(() => {
+        near.unpipe(far);
+        far.unpipe(near);
+      }, 100);
+    });
+    await new Promise<void>((resolve) => relay.listen(0, "127.0.0.1", resolve));
+    const address = relay.address() as { port: number };
+    const client = stand.client({
+      dial: () => connect(address.port, "127.0.0.1"),
+      keepalive: { intervalMs: 50, timeoutMs: 200 },
+    });
+    expect(await codeOf(client.unary({}))).toBe("Unavailable");
+    for (const socket of sockets) socket.destroy();
+    relay.close();
+  });
+});
