@@ -41,7 +41,7 @@ export function resolveScope(selector: WorkspaceSelector | undefined, rule: Scop
       if (rule.all) return { kind: "all" };
       throw invalidField(`${field}.all_workspaces`, "is not accepted here; name one workspace");
     default:
-      throw invalidField(field, `must select a workspace${rule.all ? " or all workspaces" : ""}`);
+      throw invalidField(field, `must select a workspace${rule.all ? " or all workspaces" : ""}; none is the default`);
   }
 }
 

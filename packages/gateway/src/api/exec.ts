@@ -143,7 +143,7 @@ function backstop(
   const limit = new AbortController();
   const message = "the supervisor did not report the end of a command past its timeout; its outcome is unknown";
   deps.clock.sleep(timeoutMs + TIMEOUT_GRACE_MS, { signal: limit.signal, unref: true }).then(
-    () => limit.abort(unavailable(message)),
+    () => limit.abort(unavailable(message, { next: "Check what the command did before running it again" })),
     () => {},
   );
   const onAbort = (): void => limit.abort(caller.reason);

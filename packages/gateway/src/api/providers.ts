@@ -127,7 +127,7 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
     async listProviders(request, context) {
       const scope = resolveScope(request.workspaceScope, { all: true });
       if (scope.kind === "all" && !callerFrom(context).admin)
-        throw permissionDenied("only a platform administrator may list all workspaces");
+        throw permissionDenied("only a platform administrator may list all workspaces", { next: "Name one workspace" });
       if (scope.kind === "workspace") await existingWorkspace(deps, scope.workspace);
       const limit = pageSize(request.pageSize);
       const token = { mac: deps.keys.pageTokens, method: "ListProviders", schema: ListProvidersRequestSchema, request };

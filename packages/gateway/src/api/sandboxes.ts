@@ -86,7 +86,7 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
     async listSandboxes(request, context) {
       const scope = resolveScope(request.workspaceScope, { all: true });
       if (scope.kind === "all" && !callerFrom(context).admin)
-        throw permissionDenied("only a platform administrator may list all workspaces");
+        throw permissionDenied("only a platform administrator may list all workspaces", { next: "Name one workspace" });
       if (scope.kind === "workspace") await existingWorkspace(deps, scope.workspace);
       const limit = pageSize(request.pageSize);
       const token = { mac: deps.keys.pageTokens, method: "ListSandboxes", schema: ListSandboxesRequestSchema, request };

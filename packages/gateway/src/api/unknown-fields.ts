@@ -1,6 +1,6 @@
 import type { DescMessage, Message } from "@bufbuild/protobuf";
 import type { HandlerContext } from "@connectrpc/connect";
-import { OpenShell } from "@openshell/api";
+import { OpenShell, type WorkspaceSelector, WorkspaceSelectorSchema } from "@openshell/api";
 import type { RpcName } from "@openshell/api/compatibility.ts";
 import { type ApiError, invalidArgument } from "@openshell/api/errors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
@@ -94,7 +94,9 @@ export function unknownFields(schema: DescMessage, message: Message): readonly U
 }
 
 function collect(schema: DescMessage, message: Message, path: string, depth: number, found: UnknownField[]): void {
-  for (const { no } of message.$unknown ?? []) found.push({ path, number: no });
+  // A selector without an arm is refused as such: what its bytes mean to a decoder says nothing to their author.
+  const armless = schema === WorkspaceSelectorSchema && (message as WorkspaceSelector).selection.case === undefined;
+  if (!armless) for (const { no } of message.$unknown ?? []) found.push({ path, number: no });
   if (depth >= MAX_DEPTH) return;
   const below = (inner: DescMessage, value: unknown, at: string): void =>
     collect(inner, value as Message, path === "" ? at : `${path}.${at}`, depth + 1, found);

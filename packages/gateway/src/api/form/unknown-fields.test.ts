@@ -47,7 +47,8 @@ describe("fields of a newer release", () => {
     expect(at()).toEqual([{ path: "", number: 4_000 }]);
     expect(at(1)).toEqual([{ path: "spec", number: 4_000 }]);
     expect(at(1, 6)).toEqual([{ path: "spec.template", number: 4_000 }]);
-    expect(at(7)).toEqual([{ path: "workspace_scope", number: 4_000 }]);
+    // No arm: the selector itself is refused.
+    expect(at(7)).toEqual([]);
     expect(at(7, 2)).toEqual([{ path: "workspace_scope.all_workspaces", number: 4_000 }]);
     expect(at(9)).toEqual([{ path: "service_exposures[0]", number: 4_000 }]);
     const { path } = at(1, 7, 5, 2, 2)[0] ?? { path: "" };
