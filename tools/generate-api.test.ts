@@ -29,7 +29,7 @@ describe("freshness checks", () => {
         filter: (source) => !source.includes("node_modules"),
       });
     }
-    for (const script of ["generate-api.ts", "generate-api-compatibility.ts"])
+    for (const script of ["generate-api.ts", "generate-api-compatibility.ts", "python-sdk-section.ts"])
       cpSync(join(root, "tools", script), join(copy, "tools", script));
     symlinkSync(join(root, "node_modules"), join(copy, "node_modules"));
   });
