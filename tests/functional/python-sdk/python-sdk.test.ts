@@ -6,6 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { TestGateway } from "../../support/api.ts";
 import { TestInternet } from "../../support/internet/index.ts";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
+import { OPENSHELL } from "../../support/openshell.ts";
 import { requiredProgram } from "../../support/programs.ts";
 import { newSecret } from "../../support/secrets.ts";
 
@@ -75,6 +76,7 @@ beforeAll(async () => {
       OPENSHELL_TEST_DENIED_URL: denied.url("/"),
       OPENSHELL_TEST_VOLUME: shared,
       OPENSHELL_TEST_SECRET: newSecret(),
+      OPENSHELL_TEST_CLI: JSON.stringify(OPENSHELL),
       OPENSHELL_TEST_GATEWAY_PID: String(gateway.pid),
       OPENSHELL_TEST_NOT_BUILT: JSON.stringify(
         Object.fromEntries(refusals.map(([name, method]) => [name, sdkRefusal(method)])),

@@ -9,7 +9,7 @@ from openshell._proto import openshell_pb2 as pb
 from openshell._proto import sandbox_pb2 as policy
 
 from harness import Group, W, contains, equal, raised, refused, until
-from shared import client, idle
+from shared import client, gateway_folder, idle
 
 waits = Group()
 contexts = Group()
@@ -137,7 +137,7 @@ def _():
     with Sandbox(name="kept", labels={"a": "b"}, spec=idle(), delete_on_exit=False, **W) as sandbox:
         ref = sandbox.sandbox
         equal((ref.name, dict(ref.labels)), ("kept", {"a": "b"}))
-    with Sandbox(sandbox="kept", delete_on_exit=False, **W) as sandbox:
+    with Sandbox(cluster=os.path.basename(gateway_folder()), sandbox="kept", delete_on_exit=False, **W) as sandbox:
         equal(sandbox.id, ref.id)
         equal(sandbox.exec(["echo", "by name"]).stdout, "by name\n")
     with Sandbox(sandbox=ref, **W) as sandbox:

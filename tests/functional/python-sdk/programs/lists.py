@@ -129,6 +129,18 @@ def _():
     equal(refused("NOT_FOUND", workspaces.get, "another").details(), "workspace not found")
 
 
+@group.check("sandboxes that are larger than a message together come in smaller pages")
+def _():
+    # 16 times 250 KB, where the SDK takes 4 MiB.
+    spec = pb.SandboxSpec(command=["true"], environment={f"V{n}": "x" * 8_000 for n in range(32)})
+    large = [client().create(labels={"large": "yes"}, spec=spec, **W) for _ in range(17)]
+    pages = list(client().list(page_size=1000, label_selector="large=yes", **W))
+    equal([one.id for page in pages for one in page.items], ids(large))
+    assert len(pages) > 1
+    for one in large:
+        client().delete(one.name, **W)
+
+
 @group.check("everything listed is deleted")
 def _():
     for one in made():

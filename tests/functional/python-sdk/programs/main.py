@@ -7,6 +7,7 @@ import functions  # noqa: F401
 import lifecycle  # noqa: F401
 import lists  # noqa: F401
 import providers  # noqa: F401
+import restart  # noqa: F401
 import surface  # noqa: F401
 
 import harness
