@@ -51,6 +51,7 @@ export class ClientCall {
   #headers: Fields = {};
   #trailer: Fields | undefined;
   #failure: StatusError | undefined;
+  #headersKnown = false;
   #ended = false;
   #timer: NodeJS.Timeout | undefined;
   readonly #deadline: number;
@@ -125,6 +126,7 @@ export class ClientCall {
       return;
     }
     this.#headers = headers;
+    this.#headersKnown = true;
     this.#header.resolve(headers);
     if ((flags & END_STREAM) !== 0) {
       this.#conclude(headers);
@@ -166,6 +168,7 @@ export class ClientCall {
     clearTimeout(this.#timer);
     if (failure === undefined) this.#outcome.resolve();
     else this.#outcome.reject(failure);
+    if (this.#headersKnown) return;
     this.#header.reject(failure ?? new StatusError(StatusCode.internal, "the call ended without headers"));
   }
 

@@ -12,7 +12,7 @@ import { fromWire } from "../errors.ts";
 import { ACCEPTED_ENCODINGS, gzip } from "../wire/compression.ts";
 import { tooLarge } from "../wire/frame.ts";
 import { addMetadata, toHeaders } from "../wire/metadata.ts";
-import { StatusCode, StatusError } from "../wire/status.ts";
+import { type Fields, StatusCode, StatusError } from "../wire/status.ts";
 import { ClientCall, requestFields } from "./call.ts";
 import { Connection, type ConnectionOptions } from "./connection.ts";
 
@@ -76,7 +76,7 @@ class LaneClient {
     input: object,
     values: ContextValues | undefined,
   ): Promise<AnyResponse> {
-    const call = new CallSignal(signal, timeoutMs ?? this.#options.defaultTimeoutMs);
+    const call = this.#callSignal(signal, timeoutMs);
     const message = complete(method.input, input as never);
     const request = this.#request(method, call, header, values, { stream: false, message });
     try {
@@ -96,7 +96,7 @@ class LaneClient {
     input: AsyncIterable<object>,
     values: ContextValues | undefined,
   ): Promise<AnyResponse> {
-    const call = new CallSignal(signal, timeoutMs ?? this.#options.defaultTimeoutMs);
+    const call = this.#callSignal(signal, timeoutMs);
     const request = this.#request(method, call, header, values, { stream: true, message: input });
     try {
       return await this.#intercepted((sent) => this.#sendStream(method, sent, call))(request);
@@ -104,6 +104,11 @@ class LaneClient {
       call.end();
       throw fromWire(error);
     }
+  }
+
+  #callSignal(signal: AbortSignal | undefined, timeoutMs: number | undefined): CallSignal {
+    const { interceptors = [], defaultTimeoutMs } = this.#options;
+    return new CallSignal(signal, timeoutMs ?? defaultTimeoutMs, interceptors.length > 0);
   }
 
   #intercepted(send: AnyFn): AnyFn {
@@ -158,9 +163,7 @@ class LaneClient {
       const second = await opened.messages.next();
       if (!second.done) throw new StatusError(StatusCode.unimplemented, "the answer has more than one message");
       const message = this.#decode(method, first.value);
-      const header = toHeaders(await opened.header);
-      const trailer = toHeaders(opened.trailer);
-      return { stream: false, service: method.parent, method, header, trailer, message } as AnyResponse;
+      return unaryResponse(method, message, await opened.header, opened.trailer);
     } catch (error) {
       opened.cancel(error);
       throw fromWire(error);
@@ -238,22 +241,49 @@ class LaneClient {
   }
 }
 
-/** The signal of one call: aborts with the caller's, and when the call is over. */
+/** Headers are made for who asks. */
+function unaryResponse(method: DescMethodUnary, message: object, headers: Fields, trailers: Fields): AnyResponse {
+  let header: Headers | undefined;
+  let trailer: Headers | undefined;
+  return {
+    stream: false,
+    service: method.parent,
+    method,
+    message,
+    get header() {
+      header ??= toHeaders(headers);
+      return header;
+    },
+    get trailer() {
+      trailer ??= toHeaders(trailers);
+      return trailer;
+    },
+  } as AnyResponse;
+}
+
+/** Of calls that nobody can abort. */
+const NEVER = new AbortController().signal;
+
+/**
+ * The signal of one call: aborts with the caller's and, where interceptors may watch it, when the call is over.
+ */
 class CallSignal {
   readonly #caller: AbortSignal | undefined;
-  readonly #controller = new AbortController();
+  readonly #controller: AbortController | undefined;
   readonly #deadline: number | undefined;
   #release: (() => void) | undefined;
 
-  constructor(caller: AbortSignal | undefined, timeoutMs: number | undefined) {
+  constructor(caller: AbortSignal | undefined, timeoutMs: number | undefined, watched: boolean) {
     this.#caller = caller;
     this.#deadline = timeoutMs === undefined ? undefined : performance.now() + timeoutMs;
+    if (!watched) return;
+    this.#controller = new AbortController();
     if (caller?.aborted) this.#controller.abort(caller.reason);
     else caller?.addEventListener("abort", this.#onAbort, { once: true });
   }
 
   get signal(): AbortSignal {
-    return this.#controller.signal;
+    return this.#controller?.signal ?? this.#caller ?? NEVER;
   }
 
   timeoutMs(): number | undefined {
@@ -262,6 +292,7 @@ class CallSignal {
 
   /** Cancels `call` when `signal` (an interceptor's, or this one) aborts. */
   use(call: ClientCall, signal: AbortSignal): void {
+    if (signal === NEVER) return;
     const cancel = (): void => call.cancel(abortError(signal));
     signal.addEventListener("abort", cancel, { once: true });
     this.#release = () => signal.removeEventListener("abort", cancel);
@@ -269,11 +300,12 @@ class CallSignal {
 
   end(): void {
     this.#release?.();
+    if (this.#controller === undefined) return;
     this.#caller?.removeEventListener("abort", this.#onAbort);
     this.#controller.abort();
   }
 
-  #onAbort = (): void => this.#controller.abort(this.#caller?.reason);
+  #onAbort = (): void => this.#controller?.abort(this.#caller?.reason);
 }
 
 /** An abort of the caller: CANCELLED, unless the reason is an error with a code of its own. */
