@@ -1,38 +1,42 @@
 /**
- * ExecSandboxEvent in its final wire form. The gateway passes these bytes on without decoding them, so the head of a
- * chunk is written by hand: two length-delimited fields around the data (field numbers: proto/public/openshell.proto).
+ * RelayUplink messages with an ExecSandboxEvent, in their final wire form: the gateway passes the event on without
+ * decoding it, and nothing between a pipe and the socket copies output again. Field numbers: supervisor.proto,
+ * openshell.proto. The tests decode what is written here.
  */
+const EXEC_EVENT = 0x12;
 const STDOUT = 0x0a;
 const STDERR = 0x12;
 const EXIT = 0x1a;
 const DATA = 0x0a;
 const EXIT_CODE = 0x08;
 
-function varint(into: number[], value: number): void {
+function varint(value: number): number[] {
+  const bytes: number[] = [];
   let rest = value;
   while (rest > 0x7f) {
-    into.push((rest & 0x7f) | 0x80);
+    bytes.push((rest & 0x7f) | 0x80);
     rest = Math.floor(rest / 128);
   }
-  into.push(rest);
+  bytes.push(rest);
+  return bytes;
 }
 
-export function outputEvent(stream: "stdout" | "stderr", data: Uint8Array): Uint8Array {
-  const inner: number[] = [DATA];
-  varint(inner, data.length);
-  const head: number[] = [stream === "stdout" ? STDOUT : STDERR];
-  varint(head, inner.length + data.length);
-  head.push(...inner);
-  const bytes = new Uint8Array(head.length + data.length);
+/** Fields around `data`, outermost first: each one's length counts everything within. */
+function wrap(tags: readonly number[], data: Uint8Array): Uint8Array {
+  let head: number[] = [];
+  for (const tag of tags.toReversed()) head = [tag, ...varint(head.length + data.length), ...head];
+  const bytes = Buffer.allocUnsafe(head.length + data.length);
   bytes.set(head);
   bytes.set(data, head.length);
   return bytes;
 }
 
-/** `code` is 0…255. */
-export function exitEvent(code: number): Uint8Array {
-  if (code === 0) return Uint8Array.of(EXIT, 0);
-  const inner: number[] = [EXIT_CODE];
-  varint(inner, code);
-  return Uint8Array.from([EXIT, inner.length, ...inner]);
+/** Output of a process. */
+export function outputUplink(stream: "stdout" | "stderr", data: Uint8Array): Uint8Array {
+  return wrap([EXEC_EVENT, stream === "stdout" ? STDOUT : STDERR, DATA], data);
+}
+
+/** The end of a process. `code` is 0…255. */
+export function exitUplink(code: number): Uint8Array {
+  return wrap([EXEC_EVENT, EXIT], Uint8Array.from(code === 0 ? [] : [EXIT_CODE, ...varint(code)]));
 }

@@ -1,9 +1,14 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { create, fromBinary } from "@bufbuild/protobuf";
 import { ExecSandboxEventSchema } from "@openshell/api";
-import type { RelayDownlink, RelayUplink } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { AttachStartSchema, ExecStartSchema } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import type { RelayDownlink } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import {
+  AttachStartSchema,
+  ExecStartSchema,
+  RelayUplinkSchema,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, systemClock } from "@openshell/base";
+import { encodedBytes } from "@openshell/rpc";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { FakeBoundary } from "../testing/fake-boundary.ts";
 import { runExec } from "./exec.ts";
@@ -23,7 +28,9 @@ const silent: AsyncIterator<RelayDownlink> = { next: () => new Promise(() => {})
 
 async function read(channel: RelayChannel): Promise<{ bytes: number; exit: number | undefined; failure: string }> {
   const seen = { bytes: 0, exit: undefined as number | undefined, failure: "" };
-  for await (const { message } of channel.uplink as AsyncIterable<RelayUplink>) {
+  for await (const sent of channel.uplink) {
+    const encoded = encodedBytes(sent);
+    const { message } = encoded === undefined ? sent : fromBinary(RelayUplinkSchema, encoded);
     if (message.case === "failure") seen.failure = message.value.code;
     if (message.case !== "execEvent") continue;
     const { payload } = fromBinary(ExecSandboxEventSchema, message.value);

@@ -3,7 +3,7 @@ import { type Clock, RuntimeError } from "@openshell/base";
 import type { Boundary, ExitStatus, SandboxProcess } from "@openshell/boundary";
 import { Limits } from "../limits.ts";
 import { commandLine, shellCode } from "./command.ts";
-import { exitEvent, outputEvent } from "./event-bytes.ts";
+import { exitUplink, outputUplink } from "./event-bytes.ts";
 import { HeldOutput } from "./held-output.ts";
 import type { RelayChannel } from "./relay.ts";
 import { describeFolderFailure, startFailure } from "./start-failure.ts";
@@ -51,8 +51,8 @@ export async function runExec(
   } catch (error) {
     const failure = startFailure(error, argv[0] ?? "");
     if (failure === undefined) throw describeFolderFailure(error, folder);
-    await channel.send(outputEvent("stderr", Buffer.from(`openshell: ${failure.message}\n`)));
-    await channel.send(exitEvent(failure.code));
+    await channel.send(outputUplink("stderr", Buffer.from(`openshell: ${failure.message}\n`)));
+    await channel.send(exitUplink(failure.code));
     channel.end();
     return;
   }
@@ -73,7 +73,7 @@ export async function runExec(
   void feed(process, input, channel);
   try {
     const status = await deliver(context.clock, process, channel, start.tty);
-    await channel.send(exitEvent(timedOut ? TIMEOUT_CODE : shellCode(status)));
+    await channel.send(exitUplink(timedOut ? TIMEOUT_CODE : shellCode(status)));
     channel.end();
   } finally {
     stop.abort();
@@ -154,7 +154,7 @@ async function pump(
   tty: boolean,
 ): Promise<void> {
   try {
-    for await (const data of stream) await held.excuse(channel.send(outputEvent(name, data as Uint8Array)));
+    for await (const data of stream) await held.excuse(channel.send(outputUplink(name, data as Uint8Array)));
   } catch (error) {
     // A PTY reports its end as EIO, never as end of file.
     if (tty && (error as { code?: unknown }).code === "EIO") return;

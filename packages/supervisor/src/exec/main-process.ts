@@ -3,7 +3,7 @@ import { type Clock, RuntimeError } from "@openshell/base";
 import type { ExitStatus, SandboxProcess } from "@openshell/boundary";
 import { Limits } from "../limits.ts";
 import { shellCode } from "./command.ts";
-import { exitEvent, outputEvent } from "./event-bytes.ts";
+import { exitUplink, outputUplink } from "./event-bytes.ts";
 import { applyInput } from "./exec.ts";
 import { HeldOutput } from "./held-output.ts";
 import { OutputLog } from "./output-log.ts";
@@ -62,7 +62,7 @@ export class MainProcess {
       if (start.rows > 0 && start.columns > 0) await this.#process.resize(start.rows, start.columns).catch(() => {});
     } else if (start.stdin) {
       await channel.send(
-        outputEvent(
+        outputUplink(
           "stderr",
           Buffer.from("openshell: the main process already has an input owner; attached read-only\r\n"),
         ),
@@ -72,10 +72,10 @@ export class MainProcess {
     try {
       for await (const chunk of this.#log.read(channel.signal)) {
         if (channel.signal.aborted) return;
-        await channel.send(outputEvent(chunk.stream, chunk.data));
+        await channel.send(outputUplink(chunk.stream, chunk.data));
       }
       if (channel.signal.aborted) return;
-      await channel.send(exitEvent(shellCode(await this.#exit)));
+      await channel.send(exitUplink(shellCode(await this.#exit)));
       channel.end();
     } finally {
       if (this.#inputOwner === channel) this.#inputOwner = undefined;

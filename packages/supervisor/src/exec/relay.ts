@@ -8,6 +8,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { RuntimeError } from "@openshell/base";
 import { BoundedQueue } from "@openshell/base/queue.ts";
+import { encodedMessage } from "@openshell/rpc";
 import { Limits } from "../limits.ts";
 
 /** The host's end of one relay: what it sends up, bounded; and what came down. */
@@ -33,9 +34,9 @@ export class RelayChannel {
     return this.#abort.signal;
   }
 
-  /** Sends an encoded ExecSandboxEvent; resolves when there is room for the next one. */
-  async send(event: Uint8Array): Promise<void> {
-    const accepted = await this.#up.push(create(RelayUplinkSchema, { message: { case: "execEvent", value: event } }));
+  /** Sends an encoded message (event-bytes.ts); resolves when there is room for the next one. */
+  async send(uplink: Uint8Array): Promise<void> {
+    const accepted = await this.#up.push(encodedMessage(RelayUplinkSchema, uplink));
     if (!accepted) throw new RuntimeError("relay_closed", "the caller went away");
   }
 
