@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import { join } from "node:path";
 import { Code, ConnectError, createClient, type Transport } from "@connectrpc/connect";
 import { OpenShell } from "@openshell/api";
@@ -55,6 +56,10 @@ async function serviceNames(transport: Transport): Promise<readonly (readonly st
   return names;
 }
 
+/** Limits of the gateway (packages/gateway/src/http/limits.ts). */
+const REFLECTION_STREAMS = 64;
+const HEALTH_WATCHERS = 1_024;
+
 const SERVICES = [
   "grpc.health.v1.Health",
   "grpc.reflection.v1.ServerReflection",
@@ -96,6 +101,37 @@ describe("gRPC health and reflection", () => {
     expect(await Promise.all(next)).toEqual(each("NOT_SERVING", "NOT_SERVING", "Unavailable"));
     const last = await Promise.all(watches.filter((_, at) => at % 3 !== 2).map(told));
     expect(last).toEqual(Array(6).fill("Unavailable"));
+  });
+
+  it("keep their room when callers leave, those included that never read what they asked for", async () => {
+    await using gateway = new GatewayProcess();
+    await gateway.started();
+    const transport = gateway.tlsTransport({ withCertificate: false });
+    // Twice as many as may be open at once, and some.
+    for (let round = 0; round < 3; round++) {
+      const leave = new AbortController();
+      const { signal } = leave;
+      const questions = async function* () {
+        const messageRequest = { case: "fileByFilename", value: "openshell.proto" } as const;
+        for (let asked = 0; asked < 30; asked++) yield { messageRequest };
+        await once(signal, "abort");
+      };
+      const reflections = Array.from({ length: REFLECTION_STREAMS }, () =>
+        createClient(ServerReflection, transport).serverReflectionInfo(questions(), { signal })[Symbol.asyncIterator](),
+      );
+      const watches = Array.from({ length: HEALTH_WATCHERS / 2 }, () =>
+        createClient(Health, transport).watch({}, { signal })[Symbol.asyncIterator](),
+      );
+      // The first answer is read, the rest fills the window of each stream and waits in the gateway.
+      for (const stream of reflections) expect((await stream.next()).done).toBe(false);
+      for (const watch of watches) expect(await told(watch)).toBe("SERVING");
+      const full = await codeOf(serviceNames(transport));
+      expect(full).toBe("ResourceExhausted");
+      const waiting = watches.map(told);
+      leave.abort();
+      await Promise.all(waiting);
+      await expect.poll(() => codeOf(serviceNames(transport))).toBe("answered");
+    }
   });
 
   it("let grpcurl list, describe and call with nothing but the address and the client's files", async () => {
