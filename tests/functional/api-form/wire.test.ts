@@ -240,6 +240,46 @@ describe("requests that are no calls of this API", () => {
   });
 });
 
+describe("over Connect with JSON", () => {
+  const post = async (rpc: string, body: object) => {
+    const headers = { "content-type": "application/json", "connect-protocol-version": "1" };
+    const { status, body: answer } = await gateway.http(
+      `/openshell.v1.OpenShell/${rpc}`,
+      "POST",
+      headers,
+      JSON.stringify(body),
+    );
+    return { status, ...(JSON.parse(answer) as { code?: string; message?: string; details?: { type: string }[] }) };
+  };
+  const workspaceScope = { workspace: "default" };
+
+  test("a key that a request does not have is refused by name, in reading requests too", async () => {
+    for (const [rpc, extra] of [
+      ["GetSandbox", { nmae: "x" }],
+      ["CreateSandbox", { spec: { environmant: {} } }],
+      ["GetSandbox", { workspaceScope: "default" }],
+    ] as const) {
+      const { status, code, message } = await post(rpc, { workspaceScope, name: "x", ...extra });
+      expect([status, code]).toEqual([400, "invalid_argument"]);
+      expect(message).toMatch(/nmae|environmant|WorkspaceSelector/);
+    }
+  });
+
+  test("times and durations are RFC 3339 and seconds, and 64-bit numbers are text", async () => {
+    const bad = await post("GetSandboxLogs", { workspaceScope, sandbox: "x", sinceTime: "yesterday" });
+    expect([bad.status, bad.code]).toEqual([400, "invalid_argument"]);
+    const good = await post("GetSandboxLogs", { workspaceScope, sandbox: "x", sinceTime: "2026-01-02T03:04:05.678Z" });
+    expect([good.status, good.code, good.message]).toEqual([404, "not_found", "sandbox not found"]);
+  });
+
+  test("an error has the same text and details as over gRPC", async () => {
+    const { status, code, message, details } = await post("GetSandbox", { name: "x" });
+    expect([status, code]).toEqual([400, "invalid_argument"]);
+    expect(message).toMatch(/^workspace_scope: is required/);
+    expect(details?.map(({ type }) => type)).toEqual(["google.rpc.ErrorInfo", "google.rpc.BadRequest"]);
+  });
+});
+
 describe("over TLS", () => {
   const dial = (options: SecureClientSessionOptions): ClientHttp2Session => {
     const { gateway_endpoint: endpoint } = JSON.parse(gateway.read("metadata.json")) as { gateway_endpoint: string };

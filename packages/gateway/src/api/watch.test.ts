@@ -111,6 +111,58 @@ describe("watching a sandbox", () => {
     await expect(after(`${"0".repeat(16)}-${"0".repeat(16)}`)).rejects.toMatchObject({ code: Code.OutOfRange });
   });
 
+  it("says that the place of an old cursor is gone, and still resumes after the oldest line that is held", async () => {
+    await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    await send(log("first"));
+    const old = (await take(watch({ followLogs: true, logSources: ["sandbox"] }), 2))[1]!.cursor;
+    await send(...Array.from({ length: 1_000 }, (_, index) => log(`a ${index}`)));
+    const kept = (await take(watch({ followLogs: true, logTailLines: 1 }), 2))[1]!.cursor;
+    await send(...Array.from({ length: 1_500 }, (_, index) => log(`b ${index}`)));
+    const after = (resumeAfterCursor: string, count: number) =>
+      take(watch({ followLogs: true, resumeAfterCursor }), count);
+    await expect(after(old, 2)).rejects.toMatchObject({ code: Code.OutOfRange });
+    const rest = await after(kept, 1_501);
+    const messages = rest.flatMap(({ payload }) => (payload.case === "log" ? [payload.value.message] : []));
+    expect([messages.length, messages[0], messages.at(-1)]).toEqual([1_500, "b 0", "b 1499"]);
+    const cursors = rest.map(({ cursor }) => cursor).filter((cursor) => cursor !== "");
+    expect(cursors).toEqual(cursors.toSorted());
+    expect(new Set(cursors.map(({ length }) => length)).size).toBe(1);
+  });
+
+  it("leaves out what is older than asked for, kept and live", async () => {
+    await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    const at = (seconds: bigint, message: string) => ({ ...log(message), time: { seconds, nanos: 0 } });
+    await send(at(10n, "kept old"), at(30n, "kept new"));
+    const sinceTime = { seconds: 20n, nanos: 0 };
+    const events = take(watch({ followLogs: true, logSources: ["sandbox"], sinceTime }), 3);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+    await send(at(15n, "live old"), at(20n, "live new"));
+    const messages = (await events).flatMap(({ payload }) => (payload.case === "log" ? [payload.value.message] : []));
+    expect(messages).toEqual(["kept new", "live new"]);
+  });
+
+  it.each([
+    ["READY", undefined],
+    ["COMPLETED", 0],
+    ["ERROR", 7],
+    ["STOPPED", "stop"],
+  ] as const)(
+    "ends at %s when asked to end at a terminal phase, with that phase as its last word",
+    async (phase, end) => {
+      const { metadata } = await gateway.create();
+      await gateway.phase(SandboxPhase.READY);
+      if (end === "stop") await gateway.client.stopSandbox({ workspaceScope: gateway.scope, name: "box" });
+      else if (end !== undefined) gateway.host!.attached.get(metadata!.id)!.exit(end);
+      await gateway.phase(SandboxPhase[phase]);
+      const seen: string[] = [];
+      for await (const { payload } of watch({ stopOnTerminal: true }))
+        if (payload.case === "sandbox") seen.push(SandboxPhase[payload.value.status!.phase]);
+      expect(seen).toEqual([phase]);
+    },
+  );
+
   it("refuses a cursor of another sandbox, and of one of the same name before it", async () => {
     await gateway.create();
     await gateway.create({ name: "other" });
@@ -164,14 +216,16 @@ describe("watching a sandbox", () => {
     await stream.return?.(undefined);
   });
 
-  it.each([
-    { sinceTime: { seconds: 0n, nanos: -1 } },
-    { sinceTime: { seconds: 253_402_300_800n } },
-    { logSources: ["somewhere"] },
-    { logMinLevel: "LOUD" },
-  ])("refuses %o", async (request) => {
+  it("refuses bounds, sources and levels that are none", async () => {
     await gateway.create();
-    await expect(take(watch(request), 1)).rejects.toMatchObject({ code: Code.InvalidArgument });
+    const bad = [
+      { sinceTime: { seconds: 0n, nanos: -1 } },
+      { sinceTime: { seconds: 253_402_300_800n } },
+      { logSources: ["somewhere"] },
+      { logMinLevel: "LOUD" },
+    ];
+    for (const request of bad)
+      await expect(take(watch(request), 1)).rejects.toMatchObject({ code: Code.InvalidArgument });
   });
 
   it("shows what an agent wrote escaped, and drops the oldest lines at the limit", async () => {

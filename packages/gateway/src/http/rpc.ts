@@ -30,6 +30,8 @@ export function rpcServer(options: RpcOptions): RpcServer {
     routes,
     contextValues: contextOf,
     readMaxBytes: HttpLimits.messageBytes,
+    // A misspelt key of a request written by hand would be left out in silence.
+    jsonOptions: { ignoreUnknownFields: false },
     shutdownSignal: options.stopping,
   };
   const interceptors = [boundary, ...options.interceptors];
