@@ -157,6 +157,25 @@ describe("gRPC reflection", () => {
     expect(fileNames(answers.at(-1))[0]).toBe("options.proto");
   });
 
+  it("does not send back what is too long for a name", async () => {
+    const { client } = server();
+    const long = "a".repeat(HttpLimits.reflectionNameCharacters + 1);
+    const requests = (async function* () {
+      yield { host: long, messageRequest: named("options.proto") as Question };
+      yield { messageRequest: declaring(long) as Question };
+      yield { host: "h", messageRequest: named("options.proto") as Question };
+    })();
+    const seen: [string, boolean, string | undefined][] = [];
+    for await (const { validHost, originalRequest, messageResponse } of client.serverReflectionInfo(requests)) {
+      seen.push([validHost, originalRequest !== undefined, messageResponse.case]);
+    }
+    expect(seen).toEqual([
+      ["", false, "errorResponse"],
+      ["", false, "errorResponse"],
+      ["h", true, "fileDescriptorResponse"],
+    ]);
+  });
+
   it("tells nothing of the hosts' protocol", async () => {
     const answers = await ask(
       named("openshell/supervisor/v1/supervisor.proto"),

@@ -45,15 +45,15 @@ export function reflection(options: ReflectionOptions): Reflection {
   return {
     v1: {
       async *serverReflectionInfo(requests, { signal }) {
-        for await (const [originalRequest, messageResponse] of answers(requests, options, streams, signal)) {
-          yield { validHost: originalRequest.host, originalRequest, messageResponse };
+        for await (const [question, messageResponse] of answers(requests, options, streams, signal)) {
+          yield { ...repeated(question), messageResponse };
         }
       },
     },
     v1alpha: {
       async *serverReflectionInfo(requests, { signal }) {
-        for await (const [originalRequest, messageResponse] of answers(requests, options, streams, signal)) {
-          yield { validHost: originalRequest.host, originalRequest, messageResponse };
+        for await (const [question, messageResponse] of answers(requests, options, streams, signal)) {
+          yield { ...repeated(question), messageResponse };
         }
       },
     },
@@ -118,11 +118,30 @@ async function* answers<R extends Request>(
   }
 }
 
+/** What an answer says of its question. One of senseless length is not sent back. */
+function repeated<R extends Request>(
+  question: R,
+): { readonly validHost: string; readonly originalRequest: R } | object {
+  return longest(question) > HttpLimits.reflectionNameCharacters
+    ? {}
+    : { validHost: question.host, originalRequest: question };
+}
+
+/** What is asked for by name; nothing for a question without one. */
+function nameIn({ messageRequest: { value } }: Request): string {
+  return typeof value === "object" ? value.containingType : (value ?? "");
+}
+
+function longest(question: Request): number {
+  return Math.max(question.host.length, nameIn(question).length);
+}
+
 /** `sent`: the files that this stream has had; they are not imported into it again. */
-function answerTo({ messageRequest: question }: Request, schema: SchemaIndex, sent: Set<DescFile>): Answer {
-  const asked = typeof question.value === "object" ? question.value.containingType : (question.value ?? "");
-  if (asked.length > HttpLimits.reflectionNameCharacters) {
-    return refusal(Code.InvalidArgument, `a name of ${asked.length} characters`);
+function answerTo(request: Request, schema: SchemaIndex, sent: Set<DescFile>): Answer {
+  const { messageRequest: question } = request;
+  const asked = nameIn(request);
+  if (longest(request) > HttpLimits.reflectionNameCharacters) {
+    return refusal(Code.InvalidArgument, `a name of ${longest(request)} characters`);
   }
   switch (question.case) {
     case "listServices":
