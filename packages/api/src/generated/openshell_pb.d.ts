@@ -527,7 +527,7 @@ export declare type SandboxSpec = Message<"openshell.v1.SandboxSpec"> & {
   tty: boolean;
 
   /**
-   * Replaced with every change of the provider set. Given by the gateway; ignored in requests.
+   * Replaced with every change of the provider set. Given by the gateway; refused in requests.
    *
    * @generated from field: string provider_attachment_epoch = 14;
    */

@@ -26,13 +26,18 @@ function violationError(violations: readonly Violation[], field: string): ApiErr
   if (wrong.length > 0) {
     return invalidArgument(
       wrong.map(({ path, message, next }) => ({
-        field: path === "" ? field : `${field}.${path}`,
+        field: path === "" ? field : `${field}.${protoPath(path)}`,
         description: next === "" ? message : `${message}. ${next}`,
       })),
     );
   }
   const [first] = ambiguous;
   return failedPrecondition(first?.message ?? "the policy contradicts itself", { next: first?.next ?? "" });
+}
+
+/** The policy package speaks of files, where one section has another name than on the wire. */
+function protoPath(path: string): string {
+  return path.replace(/^filesystem_policy(?![^.[])/, "filesystem");
 }
 
 /** A credential must be attached, and inspected on its way unless the policy accepts otherwise in so many words. */

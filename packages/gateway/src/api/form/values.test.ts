@@ -1,5 +1,6 @@
 import type { DescField } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
+import { SandboxPhase } from "@openshell/api";
 import { fieldPaths, requestGaps } from "@openshell/api/compatibility-fields.ts";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { Harness } from "../testing/harness.ts";
@@ -96,6 +97,20 @@ describe("values of requests", () => {
     expect(message).toMatch(/leave it out to keep the stored one/);
   });
 
+  it("of a policy are refused by their names on the wire", async () => {
+    const wrong = {
+      version: 1,
+      filesystem: { readOnly: ["relative"] },
+      networkPolicies: { a: { endpoints: [{ host: "a.example.com" }] } },
+    };
+    const created = await refusal(gateway, "createSandbox", sampleOf("createSandbox", { spec: { policy: wrong } }));
+    expect(created.code).toBe(Code.InvalidArgument);
+    for (const field of created.fields)
+      expect(field).toMatch(/^spec\.policy\.(?:filesystem\.read_only|network_policies)\b/);
+    const updated = await refusal(gateway, "updateConfig", sampleOf("updateConfig", { policy: wrong }));
+    expect(updated.fields).toEqual(created.fields.map((field) => field.replace("spec.", "")));
+  });
+
   it("of an expiry are given in one way", async () => {
     const times = { TOKEN: { seconds: 1n, nanos: 0 } };
     const both = { credentialExpirationTimes: times, clearCredentialExpirationKeys: ["TOKEN"] };
@@ -148,6 +163,10 @@ describe("versions of resources", () => {
   beforeAll(async () => {
     gateway = await Harness.open();
     await gateway.create({ name: "x", spec: { policy: { version: 1 } } });
+    await gateway.phase(SandboxPhase.READY, "x");
+    // Nothing changes a stopped sandbox but what the test does.
+    await gateway.client.stopSandbox({ ...inWorkspace("default"), name: "x" });
+    await gateway.phase(SandboxPhase.STOPPED, "x");
     await gateway.client.createProvider({
       ...inWorkspace("default"),
       provider: { metadata: { name: "p" }, type: "generic", credentials: { TOKEN: "t" } },
