@@ -177,7 +177,7 @@ export class ClientCall {
     if (cause instanceof StatusError) return cause;
     // A connection that breaks takes its streams down with codes of its own making.
     const session = this.#session;
-    if (session === undefined || session.destroyed || session.closed) {
+    if (session === undefined || session.destroyed) {
       return new StatusError(StatusCode.unavailable, "the connection was lost before the call ended", { cause });
     }
     const code = this.#stream.rstCode ?? 0;
