@@ -58,6 +58,7 @@ export class ConnectionServer {
       session.setLocalWindowSize(HttpLimits.connectionWindow);
       this.#sessions.add(session);
       session.once("close", () => this.#sessions.delete(session));
+      expectSettings(session);
       if (options.ping) keepAlive(session);
       if (this.#draining) session.close();
     });
@@ -157,6 +158,15 @@ export class ConnectionServer {
     socket.once("close", () => this.#sockets.delete(socket));
     socket.setNoDelay(true);
   }
+}
+
+/** Ends a session whose other side does not finish its preface: SETTINGS come first (RFC 9113 §3.4). */
+function expectSettings(session: ServerHttp2Session): void {
+  const late = setTimeout(() => session.destroy(), HttpLimits.firstBytesMs);
+  late.unref();
+  const arrived = (): void => clearTimeout(late);
+  session.once("remoteSettings", arrived);
+  session.once("close", arrived);
 }
 
 /** Ends a session whose other side has vanished without closing the connection. */

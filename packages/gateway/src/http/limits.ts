@@ -1,6 +1,6 @@
 /** Bounds of the gateway's listeners. */
 export const HttpLimits = {
-  /** A connection that has not said what it speaks is closed after this. Milliseconds. */
+  /** A connection that has not said what it speaks, or not finished its HTTP/2 preface, is closed after this. Milliseconds. */
   firstBytesMs: 10_000,
   /** TLS handshakes end within this. Milliseconds. */
   handshakeMs: 10_000,
