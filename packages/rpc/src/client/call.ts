@@ -18,6 +18,7 @@ export interface CallOptions {
 const PROTO = "application/grpc+proto";
 /** RST_STREAM code CANCEL (RFC 9113 §7). */
 const CANCEL = 8;
+const REFUSED_STREAM = 7;
 /** END_STREAM on a HEADERS frame (RFC 9113 §6.2). */
 const END_STREAM = 1;
 
@@ -93,6 +94,11 @@ export class ClientCall {
   /** True once the outcome is known. */
   get ended(): boolean {
     return this.#ended;
+  }
+
+  /** True where the server has not looked at the call, as for those that cross its GOAWAY: it may be sent again. */
+  get refused(): boolean {
+    return this.#stream.rstCode === REFUSED_STREAM && !this.#headersKnown;
   }
 
   /** Sends a message; wait for the promise, if there is one, before the next. A call that has ended swallows it. */

@@ -53,6 +53,15 @@ describe("a lane connection", () => {
     await client.unary({});
   });
 
+  it("sends a unary call again, once, that the server refused without looking at it", async () => {
+    stand = await Stand.start({ unary: (message) => message });
+    let refusals = 1;
+    stand.refuse = () => refusals-- > 0;
+    expect(await codeOf(stand.client().unary({}))).toBe("OK");
+    refusals = 2;
+    expect(await codeOf(stand.client().unary({}))).toBe("Unavailable");
+  });
+
   it("says UNAVAILABLE where nobody listens", async () => {
     stand = await Stand.start({});
     const { port } = stand;

@@ -62,6 +62,8 @@ export class Connection {
     const session = connect(origin, {
       createConnection: dial,
       settings: { initialWindowSize: streamWindow, enablePush: false },
+      // grpc-go and grpcio send a status message that ends in a space as it is.
+      strictFieldWhitespaceValidation: false,
     });
     const leave = (): void => {
       if (this.#session === session) this.#session = undefined;

@@ -153,7 +153,7 @@ class LaneClient {
     return opened;
   }
 
-  async #sendUnary(method: DescMethodUnary, request: AnyRequest, call: CallSignal): Promise<AnyResponse> {
+  async #sendUnary(method: DescMethodUnary, request: AnyRequest, call: CallSignal, again = true): Promise<AnyResponse> {
     const opened = this.#open(method, request, call);
     try {
       await this.#send(opened, method, request.message);
@@ -165,6 +165,7 @@ class LaneClient {
       const message = this.#decode(method, first.value);
       return unaryResponse(method, message, await opened.header, opened.trailer);
     } catch (error) {
+      if (again && opened.refused && !request.signal.aborted) return this.#sendUnary(method, request, call, false);
       opened.cancel(error);
       throw fromWire(error);
     }

@@ -8,6 +8,8 @@ import { Echo, type EchoService } from "./echo.ts";
 /** The lane's server and client joined by a loopback connection. */
 export class Stand implements AsyncDisposable {
   readonly sessions = new Set<ServerHttp2Session>();
+  /** Asked for each stream: whether it is refused without being looked at. */
+  refuse: () => boolean = () => false;
   readonly #server: Http2Server;
   readonly #transports: LaneTransport[] = [];
 
@@ -17,11 +19,14 @@ export class Stand implements AsyncDisposable {
   ): Promise<Stand> {
     const lane = grpcLane({ ...options, routes: (router) => router.service(Echo, implementation) });
     const server = createServer();
+    const stand = new Stand(server);
     server.on("stream", (stream, headers) => {
-      if (!lane.handle(stream as ServerHttp2Stream, headers)) stream.destroy();
+      // REFUSED_STREAM (RFC 9113 §7).
+      if (stand.refuse()) stream.on("error", () => {}).close(7);
+      else if (!lane.handle(stream as ServerHttp2Stream, headers)) stream.destroy();
     });
     await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-    return new Stand(server);
+    return stand;
   }
 
   private constructor(server: Http2Server) {

@@ -4,6 +4,8 @@ export const WireLimits = {
   messageBytes: 4 * 1024 * 1024,
   /** Received messages that wait for their reader, in bytes; then the stream is not read, and its flow-control window fills. */
   readAheadBytes: 256 * 1024,
+  /** What a received message counts for beside its bytes, so that empty ones are not free: about its object in memory. */
+  frameBytes: 64,
   /** Bytes handed to the connection and not yet taken by it; then whoever sends waits. Below the 1 MiB window of a stream. */
   writeAheadBytes: 256 * 1024,
   /** Messages up to this size are copied behind their prefix: one write costs less than two. */

@@ -89,7 +89,7 @@ export class MessageSource implements AsyncIterableIterator<Uint8Array, undefine
   #take(): Frame | undefined {
     if (this.#head === this.#frames.length) return undefined;
     const frame = this.#frames[this.#head++]!;
-    this.#waitingBytes -= frame.data.length;
+    this.#waitingBytes -= frame.data.length + WireLimits.frameBytes;
     if (this.#head === this.#frames.length) {
       this.#frames = [];
       this.#head = 0;
@@ -122,7 +122,7 @@ export class MessageSource implements AsyncIterableIterator<Uint8Array, undefine
       return;
     }
     for (let index = before; index < this.#frames.length; index++) {
-      this.#waitingBytes += this.#frames[index]!.data.length;
+      this.#waitingBytes += this.#frames[index]!.data.length + WireLimits.frameBytes;
     }
     const waiter = this.#waiter;
     if (waiter !== undefined) {

@@ -15,6 +15,7 @@ describe("grpc-message", () => {
   });
 
   it("encodes no more than it must", () => {
+    expect(encodeStatusMessage(" both ends ")).toBe("%20both ends%20");
     expect(encodeStatusMessage("two words, ü, 100%\n")).toBe("two words, %C3%BC, 100%25%0A");
   });
 

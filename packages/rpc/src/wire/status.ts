@@ -44,8 +44,11 @@ export class StatusError extends Error {
   }
 }
 
-/** Bytes that `grpc-message` carries as they are: printable ASCII without the percent sign (PROTOCOL-HTTP2.md, Responses). */
-const PLAIN = /^[\x20-\x24\x26-\x7e]*$/;
+/**
+ * Bytes that `grpc-message` carries as they are: printable ASCII without the percent sign (PROTOCOL-HTTP2.md, Responses), and
+ * no space at either end, since receivers drop fields with one (RFC 9113 §8.2.1).
+ */
+const PLAIN = /^(?! )[\x20-\x24\x26-\x7e]*$(?<! )/;
 
 /** Percent-encodes a status message. */
 export function encodeStatusMessage(text: string): string {
@@ -55,7 +58,7 @@ export function encodeStatusMessage(text: string): string {
     const plain = byte >= 0x20 && byte <= 0x7e && byte !== 0x25;
     encoded += plain ? String.fromCharCode(byte) : `%${byte.toString(16).toUpperCase().padStart(2, "0")}`;
   }
-  return encoded;
+  return encoded.replace(/^ | $/g, "%20");
 }
 
 /** Reads a status message; what is no valid escape stays as it is, since a message must never be lost. */
