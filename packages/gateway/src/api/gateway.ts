@@ -4,21 +4,14 @@ import {
   GetCurrentUserResponseSchema,
   GetGatewayInfoResponseSchema,
   HealthResponseSchema,
-  ServiceStatus,
 } from "@openshell/api";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { type ApiDeps, callerFrom } from "./context.ts";
+import { serviceStatus } from "./service-status.ts";
 
 /** What the gateway says about itself and about its caller. */
 export function gatewayHandlers(deps: ApiDeps): Pick<OpenShellImpl, "health" | "getCurrentUser" | "getGatewayInfo"> {
-  const status = async (): Promise<ServiceStatus> => {
-    try {
-      await deps.store.check();
-      return ServiceStatus.HEALTHY;
-    } catch {
-      return ServiceStatus.UNHEALTHY;
-    }
-  };
+  const status = serviceStatus(() => deps.store.check(), deps.clock);
   return {
     async health() {
       return create(HealthResponseSchema, { status: await status(), version: deps.build.version });
