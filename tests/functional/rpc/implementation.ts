@@ -66,7 +66,8 @@ export class OurServer implements AsyncDisposable {
   }
 
   async listen(): Promise<void> {
-    const peer: Peer = { listener: "tcp", caller: undefined, refusal: undefined };
+    // Hosts prove themselves in their calls, and are no strangers to the listener before.
+    const peer: Peer = { listener: "host", caller: undefined, refusal: undefined };
     const { address, tls } = this.#options;
     const plain = (socket: Socket): void => this.#connections.accept(this.#track(socket), peer);
     if (address.startsWith("unix:")) this.#listener = await listenUnix(address.slice(5), plain);

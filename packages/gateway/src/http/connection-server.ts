@@ -14,7 +14,7 @@ import {
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
 import { HttpLimits } from "./limits.ts";
-import { type Peer, setPeer } from "./peer.ts";
+import { isStranger, type Peer, setPeer } from "./peer.ts";
 
 /** Where requests go. One dispatcher owns `stream`: a faster lane is tried there before the general handler. */
 export interface RequestSink {
@@ -36,6 +36,8 @@ export class ConnectionServer {
   /** Connections that have not said yet what they speak. */
   readonly #silent = new Set<Socket>();
   readonly #sessions = new Set<ServerHttp2Session>();
+  /** Connections that proved nothing. */
+  #strangers = 0;
   #draining = false;
 
   constructor(sink: RequestSink, options: { readonly streams: number; readonly ping: boolean }) {
@@ -55,6 +57,10 @@ export class ConnectionServer {
       const session = made as ServerHttp2Session;
       // Emitted while `connection` is handed over below, so the peer is the one that just arrived.
       if (arriving !== undefined) peers.set(session, arriving);
+      // After the general limit, so that it holds from the first call on.
+      if (arriving !== undefined && isStranger(arriving)) {
+        session.settings({ maxConcurrentStreams: HttpLimits.strangerStreams });
+      }
       session.setLocalWindowSize(HttpLimits.connectionWindow);
       this.#sessions.add(session);
       session.once("close", () => this.#sessions.delete(session));
@@ -104,7 +110,7 @@ export class ConnectionServer {
 
   /** Takes a plaintext connection; its first bytes tell the protocol. */
   accept(socket: Socket, peer: Peer): void {
-    this.#track(socket, peer);
+    if (!this.#track(socket, peer)) return;
     this.#silent.add(socket);
     socket.once("close", () => this.#silent.delete(socket));
     socket.setTimeout(HttpLimits.firstBytesMs, () => socket.destroy());
@@ -129,7 +135,7 @@ export class ConnectionServer {
 
   /** Takes a connection whose TLS handshake is done; ALPN told the protocol. */
   acceptTls(socket: TLSSocket, peer: Peer): void {
-    this.#track(socket, peer);
+    if (!this.#track(socket, peer)) return;
     this.#hand(socket, socket.alpnProtocol === "h2" ? "h2" : "http/1.1", peer);
   }
 
@@ -151,12 +157,22 @@ export class ConnectionServer {
     this.#http1.close(() => {});
   }
 
-  #track(socket: Socket, peer: Peer): void {
-    setPeer(socket, peer);
+  /** False, and closed, where there are too many of its kind. */
+  #track(socket: Socket, peer: Peer): boolean {
     socket.on("error", () => {});
+    if (isStranger(peer)) {
+      if (this.#strangers >= HttpLimits.strangerConnections) {
+        socket.destroy();
+        return false;
+      }
+      this.#strangers++;
+      socket.once("close", () => this.#strangers--);
+    }
+    setPeer(socket, peer);
     this.#sockets.add(socket);
     socket.once("close", () => this.#sockets.delete(socket));
     socket.setNoDelay(true);
+    return true;
   }
 }
 

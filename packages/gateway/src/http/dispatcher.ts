@@ -2,7 +2,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { Http2ServerRequest, Http2ServerResponse, type IncomingHttpHeaders, type ServerHttp2Stream } from "node:http2";
 import type { Lane } from "@openshell/rpc";
 import type { RequestSink } from "./connection-server.ts";
-import { type Peer, setRequestPeer } from "./peer.ts";
+import { isStranger, type Peer, setRequestPeer } from "./peer.ts";
 
 export type AnyRequest = IncomingMessage | Http2ServerRequest;
 export type AnyResponse = ServerResponse | Http2ServerResponse;
@@ -22,6 +22,8 @@ export interface DispatcherOptions {
   /** Asked before anything else: why this request is not served, or undefined. */
   readonly guard?: (request: Pick<AnyRequest, "headers">) => string | undefined;
   readonly rpc: RpcServer;
+  /** Serves connections that proved nothing, with narrower limits; `rpc` unless given. */
+  readonly strangers?: RpcServer;
 }
 
 /**
@@ -40,7 +42,8 @@ export class Dispatcher implements RequestSink {
       stream.respond({ ":status": 405 }, { endStream: true });
       return;
     }
-    const { guard, rpc } = this.#options;
+    const { guard } = this.#options;
+    const rpc = this.#rpcFor(peer);
     if (rpc.lane !== undefined && guard?.({ headers }) === undefined) {
       setRequestPeer(stream, peer);
       if (rpc.lane.handle(stream, headers)) return;
@@ -54,7 +57,7 @@ export class Dispatcher implements RequestSink {
   }
 
   #handle(request: AnyRequest, response: AnyResponse, peer: Peer): void {
-    const { guard, routes, rpc } = this.#options;
+    const { guard, routes } = this.#options;
     const refusal = guard?.(request);
     if (refusal !== undefined) {
       answer(response, 403, `${refusal}\n`);
@@ -62,7 +65,12 @@ export class Dispatcher implements RequestSink {
     }
     setRequestPeer(request, peer);
     for (const route of routes) if (route(request, response, peer)) return;
-    rpc.handler(request, response);
+    this.#rpcFor(peer).handler(request, response);
+  }
+
+  #rpcFor(peer: Peer): RpcServer {
+    const { rpc, strangers } = this.#options;
+    return strangers !== undefined && isStranger(peer) ? strangers : rpc;
   }
 }
 

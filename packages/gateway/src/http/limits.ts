@@ -12,6 +12,13 @@ export const HttpLimits = {
   streams: 1_000,
   /** Concurrent streams of one host: one each sandbox, relay and exec. */
   hostStreams: 16_384,
+  /**
+   * Strangers are connections that proved nothing: health checks, reflection, whoever forgot the certificate. What they may
+   * have unfinished in memory is the product of these three: 256 MiB.
+   */
+  strangerConnections: 256,
+  strangerStreams: 16,
+  strangerMessageBytes: 64 * 1024,
   /** Flow-control window of one stream: 64 KiB, the protocol's default, would stall a bulk stream once a round trip. */
   streamWindow: 1024 * 1024,
   /** Flow-control window of a connection: several streams at full speed. */

@@ -13,6 +13,11 @@ export interface Peer {
   readonly refusal: { readonly message: string; readonly next: string } | undefined;
 }
 
+/** True for a connection that proved nothing. A host proves itself in each call; its socket is the owner's alone. */
+export function isStranger(peer: Peer): boolean {
+  return peer.caller === undefined && peer.listener !== "host";
+}
+
 const peers = new WeakMap<object, Peer>();
 
 /** Remembers what a connection proved. */

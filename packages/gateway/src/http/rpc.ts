@@ -15,6 +15,8 @@ export interface RpcOptions {
   /** Run inside the error boundary, in order. */
   readonly interceptors: readonly Interceptor[];
   readonly log: Logger;
+  /** Largest request message; `HttpLimits.messageBytes` unless given. */
+  readonly messageBytes?: number;
   /** Aborts calls under way when the gateway stops. */
   readonly stopping: AbortSignal;
 }
@@ -29,7 +31,7 @@ export function rpcServer(options: RpcOptions): RpcServer {
   const shared = {
     routes,
     contextValues: contextOf,
-    readMaxBytes: HttpLimits.messageBytes,
+    readMaxBytes: options.messageBytes ?? HttpLimits.messageBytes,
     // A misspelt key of a request written by hand would be left out in silence.
     jsonOptions: { ignoreUnknownFields: false },
     shutdownSignal: options.stopping,

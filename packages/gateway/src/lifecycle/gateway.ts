@@ -26,6 +26,7 @@ import { systemHostProcesses } from "../hosts/process.ts";
 import { browserGuard } from "../http/browser-guard.ts";
 import { type AnyRequest, type AnyResponse, answer, Dispatcher } from "../http/dispatcher.ts";
 import { livenessRoute, readinessRoute } from "../http/health.ts";
+import { HttpLimits } from "../http/limits.ts";
 import { ServingStatus } from "../http/serving-status.ts";
 import { storeProbe } from "../http/store-probe.ts";
 import { openGatewayLog } from "../logging/logger.ts";
@@ -186,6 +187,12 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   const rpc = { log, stopping: stopping.signal };
   const userInterceptors = metrics === undefined ? [authInterceptor] : [metrics.interceptor, authInterceptor];
   const userRpc = rpcServer({ ...rpc, routes: userRoutes, interceptors: userInterceptors });
+  const strangerRpc = rpcServer({
+    ...rpc,
+    routes: userRoutes,
+    interceptors: userInterceptors,
+    messageBytes: HttpLimits.strangerMessageBytes,
+  });
   const hostRpc = rpcServer({ ...rpc, routes: services.hostRoutes, interceptors: [] });
 
   const hostDispatcher = new Dispatcher({ routes: [], rpc: hostRpc });
@@ -194,6 +201,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     routes: [livenessRoute],
     ...(config.disableTls ? { guard: browserGuard } : {}),
     rpc: userRpc,
+    strangers: strangerRpc,
   });
 
   opened.use(await openHostDoor(join(paths.runtime, "host.sock"), hostDispatcher));
