@@ -2,6 +2,7 @@
 
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import openshell
 from openshell import DeletionOutcome, DeletionResult, Sandbox, SandboxClient, SandboxError
@@ -66,6 +67,17 @@ def _():
     error = refused("NOT_FOUND", client().delete, "made", **W)
     equal(error.details(), "sandbox not found")
     equal(client().delete("made", allow_missing=True, **W), DeletionResult(DeletionOutcome.ALREADY_ABSENT, None))
+
+
+@waits.check("a name is free again as soon as its sandbox is gone")
+def _():
+    ids = set()
+    for _turn in range(4):
+        ids.add(client().create(name="again", spec=pb.SandboxSpec(command=["true"]), **W).id)
+        deleted = client().delete("again", **W)
+        assert deleted.sandbox_id in ids
+        client().wait_deleted("again", expected_sandbox_id=deleted.sandbox_id, **W)
+    equal(len(ids), 4)
 
 
 @ends.check("a main process that succeeds: COMPLETED counts as ready, its code is told, exec is refused with the next step")
@@ -184,6 +196,20 @@ def _():
         equal(session.delete().sandbox_id, session.id)
         own.wait_deleted("session", expected_sandbox_id=session.id, **W)
         equal(session.delete(allow_missing=True).outcome, DeletionOutcome.ALREADY_ABSENT)
+
+
+@sessions.check("8 threads with a Sandbox each: every one has its own, and all are gone afterwards")
+def _():
+    def work(number):
+        with Sandbox(labels={"many": "yes"}, **W) as sandbox:
+            sandbox.exec(["sh", "-c", f"echo {number} > ~/mine"])
+            return sandbox.id, sandbox.exec(["cat", "mine"]).stdout
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(work, range(8)))
+    equal([text for _, text in results], [f"{number}\n" for number in range(8)])
+    equal(len({id for id, _ in results}), 8)
+    equal(client().list_ids(label_selector="many=yes", **W), [])
 
 
 @sessions.check("environment of the spec: in every command; a command's own wins")
