@@ -93,26 +93,36 @@ export async function invokeUnary(
   return response.message as AnyMessage;
 }
 
-/** Runs a streaming handler of any kind within the interceptors. */
-export async function* invokeStream(
+/** What a streaming handler gives; read `messages` to the end, then call `ended`. */
+export interface StreamOutput {
+  readonly messages: AsyncIterable<AnyMessage>;
+  /** Takes over the trailers of an interceptor that made a response of its own. */
+  readonly ended: () => void;
+}
+
+/** Starts a streaming handler of any kind within the interceptors. */
+export async function invokeStream(
   spec: Exclude<MethodImplSpec, { kind: "unary" }>,
   context: CallContext,
   messages: AsyncIterable<unknown>,
   interceptors: readonly Interceptor[],
-): AsyncGenerator<AnyMessage, void, void> {
-  if (interceptors.length === 0) {
-    yield* outputOf(spec, messages, context);
-    return;
-  }
+): Promise<StreamOutput> {
+  if (interceptors.length === 0) return { messages: outputOf(spec, messages, context), ended: () => {} };
   const request = requestOf(context, true, messages);
+  let own: AnyResponse | undefined;
   const handler: AnyFn = async (received) => {
     const input = received.message as AsyncIterable<unknown>;
-    return responseOf(context, true, outputOf(spec, input, contextFor(context, request, received)));
+    own = responseOf(context, true, outputOf(spec, input, contextFor(context, request, received)));
+    return own;
   };
   const response = await intercepted(handler, interceptors)(request);
-  replaceAll(response.header, context.responseHeader);
-  yield* response.message as AsyncIterable<AnyMessage>;
-  replaceAll(response.trailer, context.responseTrailer);
+  if (response !== own) replaceAll(response.header, context.responseHeader);
+  return {
+    messages: response.message as AsyncIterable<AnyMessage>,
+    ended: () => {
+      if (response !== own) replaceAll(response.trailer, context.responseTrailer);
+    },
+  };
 }
 
 function outputOf(

@@ -151,10 +151,12 @@ async function stream(served: Served<Exclude<MethodImplSpec, { kind: "unary" }>>
       return this;
     },
   };
-  for await (const message of invokeStream(spec, call.context, decoded, interceptors)) {
+  const { messages, ended } = await invokeStream(spec, call.context, decoded, interceptors);
+  for await (const message of messages) {
     const full = call.send(codec.encode(spec.method.output, message));
     if (full !== undefined) await full;
     // Leaving the loop tells the handler's generator to return.
     if (call.ended) return;
   }
+  ended();
 }
