@@ -6,6 +6,7 @@ import executions  # noqa: F401
 import functions  # noqa: F401
 import lifecycle  # noqa: F401
 import lists  # noqa: F401
+import page  # noqa: F401
 import providers  # noqa: F401
 import restart  # noqa: F401
 import surface  # noqa: F401
