@@ -44,7 +44,6 @@ export class ServerCall {
   readonly #gzip: boolean;
   #timer: NodeJS.Timeout | undefined;
   #trailers: Record<string, string> | undefined;
-  #inputEnded = false;
 
   constructor(
     stream: ServerHttp2Stream,
@@ -60,9 +59,6 @@ export class ServerCall {
     this.source = new MessageSource(stream, { maxBytes: limits.readMaxBytes });
     this.#sink = new MessageSink(stream);
     this.#gzip = limits.compressMinBytes !== Infinity && acceptsGzip(headers["grpc-accept-encoding"]);
-    stream.on("end", () => {
-      this.#inputEnded = true;
-    });
     stream.on("wantTrailers", () => this.#sendTrailers());
     const gone = (): void => this.#abandon();
     stream.on("aborted", gone);
@@ -108,7 +104,7 @@ export class ServerCall {
         { ":status": 200, "content-type": this.#contentType, "grpc-accept-encoding": ACCEPTED_ENCODINGS, ...trailers },
         TRAILERS_ONLY,
       );
-      this.#stopInput();
+      stopInput(this.#stream);
       return;
     }
     if (!stream.headersSent) this.#respond();
@@ -133,25 +129,7 @@ export class ServerCall {
     const trailers = this.#trailers;
     if (trailers === undefined || this.#stream.destroyed) return;
     this.#stream.sendTrailers(trailers);
-    this.#stopInput();
-  }
-
-  /**
-   * A caller that is still sending is told to stop (RFC 9113 §8.1); what it sent already is dropped. Not before the status
-   * has left: a reset at once takes frames with it that still wait to be sent. One that does not read is left alone: its
-   * deadline and the connection's pings end it.
-   */
-  #stopInput(): void {
-    if (this.#inputEnded) return;
-    const stream = this.#stream;
-    stream.resume();
-    const stop = (waitMs: number): void => {
-      if (this.#inputEnded || stream.closed || stream.destroyed) return;
-      // No event tells when the last frame has left.
-      if (stream.state.localClose === 1) stream.close(NO_ERROR);
-      else setTimeout(stop, waitMs, Math.min(2 * waitMs, STATUS_CHECK_MAX_MS)).unref();
-    };
-    setImmediate(stop, STATUS_CHECK_MS);
+    stopInput(this.#stream);
   }
 
   #abandon(): void {
@@ -167,4 +145,21 @@ export class ServerCall {
     if (!this.source.finished) this.source.fail(reason());
     this.context.end(reason);
   }
+}
+
+/**
+ * A caller that is still sending is told to stop (RFC 9113 §8.1); what it sent already is dropped. Not before the status
+ * has left: a reset at once takes frames with it that still wait to be sent. One that does not read is left alone: its
+ * deadline and the connection's pings end it.
+ */
+export function stopInput(stream: ServerHttp2Stream): void {
+  if (stream.readableEnded) return;
+  stream.resume();
+  const stop = (waitMs: number): void => {
+    if (stream.readableEnded || stream.closed || stream.destroyed) return;
+    // No event tells when the last frame has left.
+    if (stream.state.localClose === 1) stream.close(NO_ERROR);
+    else setTimeout(stop, waitMs, Math.min(2 * waitMs, STATUS_CHECK_MAX_MS)).unref();
+  };
+  setImmediate(stop, STATUS_CHECK_MS);
 }

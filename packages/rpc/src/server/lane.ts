@@ -5,7 +5,7 @@ import { type Codec, codecOf, type JsonOptions, jsonCodec, protoCodec } from "..
 import { errorTrailers, toConnectError } from "../errors.ts";
 import { WireLimits } from "../wire/limits.ts";
 import { parseTimeout } from "../wire/timeout.ts";
-import { type CallLimits, ServerCall } from "./call.ts";
+import { type CallLimits, ServerCall, stopInput } from "./call.ts";
 import { CallContext } from "./context.ts";
 import { invokeStream, invokeUnary, single } from "./invoke.ts";
 import { collectRoutes, type MethodImplSpec } from "./router.ts";
@@ -79,7 +79,7 @@ const SHOWN_PATH = 200;
 
 function refuse(stream: ServerHttp2Stream, status: number): true {
   stream.respond({ ":status": status, ...(status === 405 ? { allow: "POST" } : {}) }, { endStream: true });
-  stream.resume();
+  stopInput(stream);
   return true;
 }
 
@@ -89,7 +89,7 @@ function unknownMethod(stream: ServerHttp2Stream, codec: Codec, path: string): t
   const headers = { ":status": 200, "content-type": codec.contentType, ...errorTrailers(error) };
   stream.respond(headers, { endStream: true });
   stream.on("error", () => {});
-  stream.resume();
+  stopInput(stream);
   return true;
 }
 

@@ -1,5 +1,6 @@
 import { promisify } from "node:util";
 import { COMPRESSED, type Frame, tooLarge } from "./frame.ts";
+import { WireLimits } from "./limits.ts";
 import { StatusCode, StatusError } from "./status.ts";
 
 /** Message encodings that are understood, as `grpc-accept-encoding` names them. */
@@ -30,13 +31,23 @@ export function decompress(frame: Frame, gzipped: boolean, maxBytes: number): Ui
   return inflate(frame.data, maxBytes);
 }
 
+/** Inflations under way, and those that wait for one to end. */
+let inflating = 0;
+const waiting: (() => void)[] = [];
+
 async function inflate(data: Uint8Array, maxBytes: number): Promise<Uint8Array> {
   if (data.length === 0) return data;
+  if (inflating === WireLimits.inflations) await new Promise<void>((resolve) => waiting.push(resolve));
+  else inflating++;
   const { gunzip } = await import("node:zlib");
   try {
     return await promisify(gunzip)(data, { maxOutputLength: Math.max(1, maxBytes) });
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code === "ERR_BUFFER_TOO_LARGE") throw tooLarge(undefined, maxBytes);
     throw new StatusError(StatusCode.invalidArgument, "a message is not gzip as its grpc-encoding says", { cause });
+  } finally {
+    const next = waiting.shift();
+    if (next === undefined) inflating--;
+    else next();
   }
 }

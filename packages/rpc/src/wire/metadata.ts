@@ -1,27 +1,13 @@
 import type { Fields } from "./status.ts";
 
 /** Fields that belong to HTTP or to gRPC; metadata never carries them. */
-const RESERVED: ReadonlySet<string> = new Set([
-  "connection",
-  "content-length",
-  "content-type",
-  "host",
-  "keep-alive",
-  "proxy-connection",
-  "te",
-  "trailer",
-  "transfer-encoding",
-  "upgrade",
-]);
-
-function isReserved(name: string): boolean {
-  return name.startsWith(":") || name.startsWith("grpc-") || RESERVED.has(name);
-}
+const RESERVED =
+  /^(:|grpc-|(connection|content-length|content-type|host|keep-alive|proxy-connection|te|trailer|transfer-encoding|upgrade)$)/;
 
 /** Adds metadata to fields that will be sent; what is reserved is left out. */
 export function addMetadata(target: Record<string, string>, metadata: Headers | undefined): void {
   metadata?.forEach((value, name) => {
-    if (!isReserved(name)) target[name] = value;
+    if (!RESERVED.test(name)) target[name] = value;
   });
 }
 
