@@ -8,6 +8,7 @@ describe("a program that cannot be started", () => {
     [20, 127],
     [13, 126],
     [8, 126],
+    [7, 126],
   ])("errno %i is code %i", (errno, code) => {
     expect(startFailure(new BoundaryError("exec", errno, ""), "tool")?.code).toBe(code);
   });

@@ -9,7 +9,7 @@ export interface StartFailure {
 }
 
 const MISSING = new Set(["ENOENT", "ENOTDIR"]);
-const NOT_EXECUTABLE = new Set(["EACCES", "ENOEXEC", "EPERM", "EISDIR", "ELOOP", "ENAMETOOLONG"]);
+const NOT_EXECUTABLE = new Set(["EACCES", "ENOEXEC", "EPERM", "EISDIR", "ELOOP", "ENAMETOOLONG", "E2BIG"]);
 
 /** What the kernel's refusal of execve means for whoever asked; undefined when something else failed. */
 export function startFailure(error: unknown, program: string): StartFailure | undefined {

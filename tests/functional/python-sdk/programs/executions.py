@@ -70,6 +70,17 @@ def _():
         equal(result.stdout, f"{words!r}\n")
 
 
+@group.check("arguments up to 250 KB in all arrive, through a login shell and without one")
+def _():
+    words = [f"{number:04} {'ü' * 500}" for number in range(250)]
+    code = "import hashlib,sys; print(hashlib.sha256('|'.join(sys.argv[1:]).encode()).hexdigest())"
+    expected = hashlib.sha256("|".join(words).encode()).hexdigest()
+    for direct in (False, True):
+        equal(run(["python3", "-c", code, *words], no_login_shell=direct).stdout.strip(), expected)
+    error = refused("INVALID_ARGUMENT", run, ["echo", *words, *words])
+    equal([one.field for one in error.field_violations], ["command"])
+
+
 @group.check("stdin: bytes with NUL and beyond ASCII, its end, and none at all")
 def _():
     output, result = chunks(["cat"], stdin=b"a\0b\xff\n")
