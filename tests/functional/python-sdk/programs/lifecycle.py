@@ -84,6 +84,8 @@ def _():
 def _():
     made = client().create(spec=pb.SandboxSpec(command=["true"]), **W)
     contains(made.name, "sandbox-")
+    ended = lambda: client().get(made.name, **W).phase == pb.SANDBOX_PHASE_COMPLETED
+    until("the end of the main process", ended)
     done = client().wait_ready(made.name, **W)
     equal((done.phase, done.status.exit_code), (pb.SANDBOX_PHASE_COMPLETED, 0))
     error = refused("FAILED_PRECONDITION", client().exec, made.name, ["true"], **W)
