@@ -50,6 +50,9 @@ const MAX_TIMEOUT_MS = 365 * 24 * 3_600_000;
 /** Exit code that a supervisor reports when it ended a command at its timeout. */
 const TIMEOUT_CODE = 124;
 const MAX_WINDOW = 65_535;
+/** A terminal of no size breaks programs that draw; this is what they expect of one that says nothing. */
+const DEFAULT_ROWS = 24;
+const DEFAULT_COLUMNS = 80;
 /** Where a request's fields stand in the messages of ExecSandboxInteractive. */
 const START = "start.";
 type FieldPath = "" | typeof START;
@@ -108,8 +111,8 @@ async function* runCommand(
       workingDirectory: request.workdir,
       environment: { ...sandboxEnvironment(record), ...request.environment },
       tty: request.tty,
-      rows: request.rows,
-      columns: request.cols,
+      rows: request.rows === 0 ? DEFAULT_ROWS : request.rows,
+      columns: request.cols === 0 ? DEFAULT_COLUMNS : request.cols,
       noLoginShell: request.noLoginShell,
       ...(timeoutMs === undefined ? {} : { timeout: toDuration(timeoutMs) }),
     });
