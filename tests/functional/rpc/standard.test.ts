@@ -57,7 +57,7 @@ async function serviceNames(transport: Transport): Promise<readonly (readonly st
 }
 
 /** Limits of the gateway (packages/gateway/src/http/limits.ts). */
-const REFLECTION_STREAMS = 64;
+const STRANGER_REFLECTION_STREAMS = 32;
 const HEALTH_WATCHERS = 1_024;
 
 const SERVICES = [
@@ -106,9 +106,13 @@ describe("gRPC health and reflection", () => {
   it("keep their room when callers leave, those included that never read what they asked for", async () => {
     await using gateway = new GatewayProcess();
     await gateway.started();
-    const transport = gateway.tlsTransport({ withCertificate: false });
-    // Twice as many as may be open at once, and some.
-    for (let round = 0; round < 3; round++) {
+    // A connection of a stranger may have few streams at once.
+    const strangers = Array.from({ length: STRANGER_REFLECTION_STREAMS / 8 }, () =>
+      gateway.tlsTransport({ withCertificate: false }),
+    );
+    const known = gateway.tlsTransport();
+    // More, all in all, than may be open at once.
+    for (let round = 0; round < 2; round++) {
       const leave = new AbortController();
       const { signal } = leave;
       const questions = async function* () {
@@ -116,21 +120,26 @@ describe("gRPC health and reflection", () => {
         for (let asked = 0; asked < 30; asked++) yield { messageRequest };
         await once(signal, "abort");
       };
-      const reflections = Array.from({ length: REFLECTION_STREAMS }, () =>
-        createClient(ServerReflection, transport).serverReflectionInfo(questions(), { signal })[Symbol.asyncIterator](),
+      const reflections = strangers.flatMap((transport) =>
+        Array.from({ length: 8 }, () =>
+          createClient(ServerReflection, transport)
+            .serverReflectionInfo(questions(), { signal })
+            [Symbol.asyncIterator](),
+        ),
       );
-      const watches = Array.from({ length: HEALTH_WATCHERS / 2 }, () =>
-        createClient(Health, transport).watch({}, { signal })[Symbol.asyncIterator](),
+      const watches = Array.from({ length: HEALTH_WATCHERS / 2 + 8 }, () =>
+        createClient(Health, known).watch({}, { signal })[Symbol.asyncIterator](),
       );
       // The first answer is read, the rest fills the window of each stream and waits in the gateway.
       for (const stream of reflections) expect((await stream.next()).done).toBe(false);
       for (const watch of watches) expect(await told(watch)).toBe("SERVING");
-      const full = await codeOf(serviceNames(transport));
-      expect(full).toBe("ResourceExhausted");
+      // No stranger gets in now; those who say who they are do.
+      expect(await codeOf(serviceNames(strangers[0]!))).toBe("ResourceExhausted");
+      expect(await codeOf(serviceNames(known))).toBe("answered");
       const waiting = watches.map(told);
       leave.abort();
       await Promise.all(waiting);
-      await expect.poll(() => codeOf(serviceNames(transport))).toBe("answered");
+      await expect.poll(() => codeOf(serviceNames(strangers[0]!))).toBe("answered");
     }
   });
 

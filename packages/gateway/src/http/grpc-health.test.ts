@@ -154,7 +154,7 @@ describe("gRPC health", () => {
     gateway.status.started();
     const leave = new AbortController();
     const watches: AsyncIterator<HealthCheckResponse>[] = [];
-    for (let count = 0; count < HttpLimits.healthWatchers; count++) {
+    for (let count = 0; count < HttpLimits.strangerHealthWatchers; count++) {
       const watch = gateway.watch("", count === 0 ? leave.signal : undefined);
       watches.push(watch);
       expect(await told(watch)).toBe("SERVING");

@@ -5,6 +5,7 @@ import {
   type Health,
   HealthCheckResponse_ServingStatus as Serving,
 } from "@openshell/api/generated/grpc/health/v1/health_pb.js";
+import { callerKey } from "../auth/caller.ts";
 import { HttpLimits } from "./limits.ts";
 import type { ServingStatus } from "./serving-status.ts";
 
@@ -24,10 +25,10 @@ export function grpcHealth(status: ServingStatus): ServiceImpl<typeof Health> {
       return { statuses: Object.fromEntries(NAMES.map((name) => [name, { status: serving }])) };
     },
 
-    async *watch({ service }, { signal }) {
+    async *watch({ service }, { signal, values }) {
       const known = NAMES.includes(service);
       let told = false;
-      for await (const serves of status.watch(signal)) {
+      for await (const serves of status.watch(signal, values.get(callerKey) === undefined)) {
         if (known) yield { status: servingOf(serves) };
         // A service that is not there now never comes while this process lives; the call stays open as the protocol says.
         else if (!told) yield { status: Serving.SERVICE_UNKNOWN };

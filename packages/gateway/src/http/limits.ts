@@ -47,10 +47,12 @@ export const HttpLimits = {
   storeProbeMs: 2_000,
   /** How often health watchers look at the store, together. Milliseconds. */
   healthPollMs: 5_000,
-  /** Calls that watch the gateway's health; nobody has to say who they are for that. */
+  /** Calls that watch the gateway's health, and how many of them may come from connections that proved nothing. */
   healthWatchers: 1_024,
-  /** Reflection streams at once, as open to anybody; each may have one answer, some 100 KiB, under way. */
+  strangerHealthWatchers: 256,
+  /** Reflection streams at once, likewise; each may have one answer, some 100 KiB, under way. */
   reflectionStreams: 64,
+  strangerReflectionStreams: 32,
   /** Questions in one reflection stream: a tool asks one for each file or name. */
   reflectionRequests: 1_000,
   /** A reflection stream ends then, in order; tools that keep one open ask again in another. Milliseconds. */

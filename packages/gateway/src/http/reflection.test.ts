@@ -248,7 +248,7 @@ describe("gRPC reflection", () => {
       requests.offer({ messageRequest: declaring("x") as Question });
       return (one as typeof client).serverReflectionInfo(requests)[Symbol.asyncIterator]();
     };
-    const streams = Array.from({ length: HttpLimits.reflectionStreams }, (_, at) =>
+    const streams = Array.from({ length: HttpLimits.strangerReflectionStreams }, (_, at) =>
       open(at % 2 === 0 ? client : alpha),
     );
     for (const stream of streams) await stream.next();

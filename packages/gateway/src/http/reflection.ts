@@ -1,5 +1,5 @@
 import type { DescFile } from "@bufbuild/protobuf";
-import { Code, type ServiceImpl } from "@connectrpc/connect";
+import { Code, type HandlerContext, type ServiceImpl } from "@connectrpc/connect";
 import { resourceExhausted } from "@openshell/api/errors.ts";
 import type {
   ServerReflection,
@@ -10,8 +10,10 @@ import type {
   ServerReflectionRequest as ServerReflectionRequestAlpha,
 } from "@openshell/api/generated/grpc/reflection/v1alpha/reflection_pb.js";
 import type { Clock } from "@openshell/base";
+import { callerKey } from "../auth/caller.ts";
 import { DONE } from "../sessions/reader.ts";
 import { HttpLimits } from "./limits.ts";
+import { Places } from "./places.ts";
 import type { SchemaIndex } from "./schema-index.ts";
 
 export interface ReflectionOptions {
@@ -41,18 +43,24 @@ type Answer =
 
 /** gRPC server reflection over a schema. */
 export function reflection(options: ReflectionOptions): Reflection {
-  const streams = new Streams();
+  // Of both versions together.
+  const places = new Places({
+    all: HttpLimits.reflectionStreams,
+    strangers: HttpLimits.strangerReflectionStreams,
+    what: "reflection streams are open",
+    next: "Try again when others have ended",
+  });
   return {
     v1: {
-      async *serverReflectionInfo(requests, { signal }) {
-        for await (const [question, messageResponse] of answers(requests, options, streams, signal)) {
+      async *serverReflectionInfo(requests, context) {
+        for await (const [question, messageResponse] of answers(requests, options, places, context)) {
           yield { ...repeated(question), messageResponse };
         }
       },
     },
     v1alpha: {
-      async *serverReflectionInfo(requests, { signal }) {
-        for await (const [question, messageResponse] of answers(requests, options, streams, signal)) {
+      async *serverReflectionInfo(requests, context) {
+        for await (const [question, messageResponse] of answers(requests, options, places, context)) {
           yield { ...repeated(question), messageResponse };
         }
       },
@@ -60,34 +68,14 @@ export function reflection(options: ReflectionOptions): Reflection {
   };
 }
 
-/** Counts the streams of both versions together. */
-class Streams {
-  #open = 0;
-
-  /** @throws ApiError RESOURCE_EXHAUSTED */
-  enter(): Disposable {
-    if (this.#open >= HttpLimits.reflectionStreams) {
-      throw resourceExhausted(`more than ${HttpLimits.reflectionStreams} reflection streams are open`, {
-        next: "Try again when others have ended",
-      });
-    }
-    this.#open += 1;
-    return {
-      [Symbol.dispose]: () => {
-        this.#open -= 1;
-      },
-    };
-  }
-}
-
 /** Each question with its answer, one after the other, within the limits of one stream. */
 async function* answers<R extends Request>(
   requests: AsyncIterable<R>,
   { schema, clock, stopping }: ReflectionOptions,
-  streams: Streams,
-  signal: AbortSignal,
+  places: Places,
+  { signal, values }: Pick<HandlerContext, "signal" | "values">,
 ): AsyncGenerator<[R, Answer], void, void> {
-  using _entered = streams.enter();
+  using _place = places.take(values.get(callerKey) === undefined);
   const ending = new AbortController();
   const { promise: ended, resolve, reject } = Promise.withResolvers<undefined>();
   ended.catch(() => {});

@@ -1,7 +1,7 @@
-import { resourceExhausted } from "@openshell/api/errors.ts";
 import type { Clock } from "@openshell/base";
 import { DONE } from "../sessions/reader.ts";
 import { HttpLimits } from "./limits.ts";
+import { Places } from "./places.ts";
 import type { StoreProbe } from "./store-probe.ts";
 
 export interface ServingStatusOptions {
@@ -26,6 +26,12 @@ export class ServingStatus {
   #storeHealthy = false;
   #polling: AbortController | undefined;
   #watching = 0;
+  readonly #places = new Places({
+    all: HttpLimits.healthWatchers,
+    strangers: HttpLimits.strangerHealthWatchers,
+    what: "calls watch the health of this gateway",
+    next: "Use Check, or end a Watch",
+  });
 
   constructor({ clock, probe, stopping }: ServingStatusOptions) {
     this.#clock = clock;
@@ -61,14 +67,11 @@ export class ServingStatus {
    * Whether it serves: now, and at each change, until `signal` or the end of the gateway, which it throws. A watcher that
    * reads slowly misses what did not last.
    *
-   * @throws ApiError RESOURCE_EXHAUSTED when {@link HttpLimits.healthWatchers} watch already.
+   * @param stranger the caller's connection proved nothing.
+   * @throws ApiError RESOURCE_EXHAUSTED when too many watch already.
    */
-  async *watch(signal: AbortSignal): AsyncGenerator<boolean, never, void> {
-    if (this.#watching >= HttpLimits.healthWatchers) {
-      throw resourceExhausted(`more than ${HttpLimits.healthWatchers} calls watch the health of this gateway`, {
-        next: "Use Check, or end a Watch",
-      });
-    }
+  async *watch(signal: AbortSignal, stranger: boolean): AsyncGenerator<boolean, never, void> {
+    using _place = this.#places.take(stranger);
     this.#watching += 1;
     try {
       let told = await this.check();
