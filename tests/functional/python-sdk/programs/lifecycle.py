@@ -97,6 +97,8 @@ def _():
 @ends.check("a main process that fails: waiting raises, its code and the reason are told")
 def _():
     made = client().create(spec=pb.SandboxSpec(command=["sh", "-c", "exit 7"]), **W)
+    ended = lambda: client().get(made.name, **W).phase == pb.SANDBOX_PHASE_ERROR
+    until("the end of the main process", ended)
     contains(str(raised(SandboxError, client().wait_ready, made.name, **W)), "entered error phase")
     contains(str(raised(SandboxError, client().wait_stopped, made.name, **W)), "entered error phase")
     failed = client().get(made.name, **W)
