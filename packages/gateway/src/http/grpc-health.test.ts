@@ -129,13 +129,13 @@ describe("gRPC health", () => {
     expect(gateway.sleeps).toEqual([]);
     expect([await told(first), await told(second)]).toEqual(["SERVING", "SERVING"]);
     const next = [told(first), told(second)];
-    await expect.poll(() => gateway.sleeps.map(({ ms }) => ms)).toEqual([HttpLimits.healthPollMs]);
+    await expect.poll(() => gateway.sleeps.map(({ ms }) => ms), { timeout: 5_000 }).toEqual([HttpLimits.healthPollMs]);
     gateway.healthy = false;
     const before = gateway.looks;
     gateway.sleeps[0]!.wake();
     expect(await Promise.all(next)).toEqual(["NOT_SERVING", "NOT_SERVING"]);
     expect(gateway.looks).toBe(before + 1);
-    await expect.poll(() => gateway.sleeps.length).toBe(2);
+    await expect.poll(() => gateway.sleeps.length, { timeout: 5_000 }).toBe(2);
 
     const ends = [told(first), told(second)];
     leave.abort();
@@ -145,7 +145,7 @@ describe("gRPC health", () => {
     const third = gateway.watch("");
     await told(third);
     void told(third);
-    await expect.poll(() => gateway.sleeps.length).toBe(3);
+    await expect.poll(() => gateway.sleeps.length, { timeout: 5_000 }).toBe(3);
     gateway.stop();
   });
 
@@ -163,7 +163,7 @@ describe("gRPC health", () => {
     const first = told(watches[0]!);
     leave.abort();
     expect(await first).toBe("Canceled");
-    await expect.poll(() => told(gateway.watch(""))).toBe("SERVING");
+    await expect.poll(() => told(gateway.watch("")), { timeout: 5_000 }).toBe("SERVING");
     gateway.stop();
   });
 });
