@@ -204,6 +204,30 @@ describe("request ids of every mutation", () => {
     expect(await refusal(gateway, "deleteSandbox", other)).toMatchObject({ code: Code.NotFound, reason: undefined });
   });
 
+  it("keep the work of a caller who left: it is finished, and a repetition gets its result", async () => {
+    const request = requestFor({ spec: {}, name: "x" }, randomUUID());
+    // The request has reached the gateway, which is about to ask the driver, when the caller leaves.
+    const arrived = Promise.withResolvers<void>();
+    const gate = Promise.withResolvers<void>();
+    gateway.driver.validate = async () => {
+      arrived.resolve();
+      await gate.promise;
+    };
+    const leave = new AbortController();
+    const left = gateway.client.createSandbox(request, { signal: leave.signal });
+    await arrived.promise;
+    leave.abort();
+    await expect(left).rejects.toMatchObject({ code: Code.Canceled });
+    gateway.driver.validate = async () => {};
+    const again = call(gateway, "createSandbox", request);
+    gate.resolve();
+    const { error, message, headers } = await again;
+    expect([error, headers.get("openshell-replayed")]).toEqual([undefined, "true"]);
+    const { sandboxes } = await gateway.client.listSandboxes(inWorkspace("default"));
+    expect(sandboxes.map(({ metadata }) => metadata!.id)).toEqual([sandboxId(message as never)]);
+    await gateway.phase(SandboxPhase.READY, "x");
+  });
+
   it("repeat a deletion although the workspace is gone", async () => {
     const row = { id: randomUUID(), name: "w", createdAt: 1, labels: {}, annotations: {}, phase: "active" } as const;
     await gateway.store.write(gateway.store.workspaces.create(row));
