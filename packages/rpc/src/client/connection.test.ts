@@ -62,6 +62,14 @@ describe("a lane connection", () => {
     expect(await codeOf(stand.client().unary({}))).toBe("Unavailable");
   });
 
+  it("gets every answer while many large requests wait to be sent", async () => {
+    stand = await Stand.start({ unary: (message) => message }, { readMaxBytes: 1024 });
+    const client = stand.client();
+    const value = Buffer.alloc(4 * 1024 * 1024);
+    const codes = await Promise.all(Array.from({ length: 8 }, () => codeOf(client.unary({ value }))));
+    expect(new Set(codes)).toEqual(new Set(["ResourceExhausted"]));
+  });
+
   it("says UNAVAILABLE where nobody listens", async () => {
     stand = await Stand.start({});
     const { port } = stand;

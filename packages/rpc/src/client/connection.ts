@@ -16,6 +16,8 @@ export interface ConnectionOptions {
 
 /** 64 KiB, the protocol's default, would stall a bulk stream once a round trip. */
 const STREAM_WINDOW = 1024 * 1024;
+/** What waits to be sent counts, and Node drops answers beyond it: its default of 10 is three calls of 4 MiB. */
+const SESSION_MEMORY_MB = 4_096;
 const CONNECTION_WINDOW = 16 * 1024 * 1024;
 
 /**
@@ -62,6 +64,7 @@ export class Connection {
     const session = connect(origin, {
       createConnection: dial,
       settings: { initialWindowSize: streamWindow, enablePush: false },
+      maxSessionMemory: SESSION_MEMORY_MB,
       // grpc-go and grpcio send a status message that ends in a space as it is.
       strictFieldWhitespaceValidation: false,
     });
