@@ -37,7 +37,7 @@ const methods = Object.entries(pythonSdk);
 let before: Inventory;
 let net: TestInternet;
 let gateway: TestGateway;
-let shared: string;
+let shared: string | undefined;
 /** How the process with the checks ended. */
 let ended = "the checks did not run";
 const outcomes = new Map<string, Outcome>();
@@ -95,7 +95,7 @@ beforeAll(async () => {
 afterAll(async () => {
   await gateway?.[Symbol.asyncDispose]();
   await net?.[Symbol.asyncDispose]();
-  rmSync(shared, { recursive: true, force: true });
+  if (shared !== undefined) rmSync(shared, { recursive: true, force: true });
   await expectNoLeaks(before);
 });
 

@@ -126,12 +126,10 @@ def _():
 @group.check("what the local driver cannot do is refused by field before anything is made")
 def _():
     template = pb.SandboxTemplate(image="debian")
-    restart = pb.SandboxSpec(restart_policy=pb.SANDBOX_RESTART_POLICY_ALWAYS)
     gpu = pb.SandboxSpec()
     gpu.resource_requirements.gpu.SetInParent()
     for spec, field in (
         (pb.SandboxSpec(template=template), "spec.template.image"),
-        (restart, "spec.restart_policy"),
         (gpu, "spec.resource_requirements.gpu"),
     ):
         error = raised(GatewayError, client().create, name="never", spec=spec, **W)
