@@ -53,7 +53,7 @@ export function validateProvider(provider: Provider, update: boolean, workspace:
   for (const [key, time] of Object.entries(provider.credentialExpirationTimes).slice(0, ProviderLimit.credentials)) {
     const field = `provider.credential_expiration_times[${key}]`;
     found.add(violation(field, timestampProblem(time)));
-    if (!update) found.require(key in provider.credentials, field, "names no credential of this provider");
+    if (!update) found.require(Object.hasOwn(provider.credentials, key), field, "names no credential of this provider");
   }
 }
 

@@ -143,6 +143,34 @@ describe("values of requests", () => {
     expect([code, fields]).toEqual([Code.InvalidArgument, [`provider.metadata.${field}`]]);
   });
 
+  it("may have names that JavaScript knows: they are names like others", async () => {
+    const scope = inWorkspace("default");
+    const config = Object.fromEntries([
+      ["__proto__", "1"],
+      ["constructor", "2"],
+    ]);
+    const credentials = { constructor_: "v" };
+    const times = { constructor: { seconds: 1n, nanos: 0 } };
+    const bad = { metadata: { name: "js" }, type: "generic", credentials, credentialExpirationTimes: times };
+    expect((await refusal(gateway, "createProvider", sampleOf("createProvider", { provider: bad }))).fields).toEqual([
+      "provider.credential_expiration_times[constructor]",
+    ]);
+    await gateway.client.createProvider({ ...scope, provider: { ...bad, credentialExpirationTimes: {}, config } });
+    const more = Object.fromEntries([
+      ["__proto__", "3"],
+      ["toString", "4"],
+    ]);
+    await gateway.client.updateProvider({ ...scope, provider: { metadata: { name: "js" }, config: more } });
+    const { provider } = await gateway.client.getProvider({ ...scope, name: "js" });
+    expect(Object.entries(provider!.config).toSorted()).toEqual([
+      ["__proto__", "3"],
+      ["constructor", "2"],
+      ["toString", "4"],
+    ]);
+    const cleared = sampleOf("updateProvider", { clearCredentialExpirationKeys: ["constructor"] });
+    expect((await refusal(gateway, "updateProvider", cleared)).fields).toEqual(["clear_credential_expiration_keys"]);
+  });
+
   it("of labels and annotations are merged into a provider's", async () => {
     const scope = inWorkspace("default");
     const meta = { name: "labelled", labels: { a: "1", b: "2" }, annotations: { c: "3" } };
