@@ -1,17 +1,15 @@
+import { once } from "node:events";
 import { existsSync, readdirSync, readFileSync, readlinkSync } from "node:fs";
-import net from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { createClient } from "@connectrpc/connect";
-import { OpenShell } from "@openshell/api";
-import { createLaneTransport } from "@openshell/rpc";
+import { Worker } from "node:worker_threads";
 import { expect } from "vitest";
 import { rawHttp, type TestGateway } from "./api.ts";
 import type { Place } from "./http2-frames.ts";
+import type { NeighbourReport } from "./neighbour.ts";
 
 /** For attacks on the wire of a gateway: where it listens, and whether anybody else notices. */
 
-const SCOPE = { selection: { case: "workspace", value: "default" } } as const;
 /** The neighbour shares two cores with attacker and gateway: what counts is that it is served at all. Milliseconds. */
 const NEIGHBOUR_P99_MS = 2_500;
 /** A socket that is closed on one side is closed on the other after this at most. Milliseconds. */
@@ -84,42 +82,24 @@ function complaints(gateway: TestGateway): readonly string[] {
     .filter((line) => /nobody (handled|waited for)|failed unexpectedly/.test(line));
 }
 
-/** Somebody else who uses the gateway while it is under attack. */
-export class Neighbour {
-  readonly #latencies: number[] = [];
-  readonly #failures: string[] = [];
-  #stopped = false;
-  readonly #done: Promise<void>;
+/** One thread for a file of attacks. */
+let thread: Worker | undefined;
 
-  constructor(gateway: TestGateway) {
-    this.#done = this.#run(gateway.folders.userSocket);
-  }
-
-  async #run(path: string): Promise<void> {
-    await using transport = createLaneTransport({ dial: () => net.connect(path) });
-    const client = createClient(OpenShell, transport);
-    while (!this.#stopped) {
-      const startedAt = performance.now();
-      try {
-        await client.listSandboxes({ workspaceScope: SCOPE }, { timeoutMs: 20_000 });
-      } catch (error) {
-        this.#failures.push(String(error));
-      }
-      this.#latencies.push(performance.now() - startedAt);
-      await sleep(10);
-    }
-  }
-
-  /** Ends, and throws unless it was served all the while. */
-  async stop(): Promise<void> {
-    this.#stopped = true;
-    await this.#done;
-    const sorted = this.#latencies.toSorted((a, b) => a - b);
+/** Starts the neighbour; the returned function ends it, and throws unless it was served all the while. */
+function startNeighbour(gateway: TestGateway): () => Promise<void> {
+  thread ??= new Worker(new URL("./neighbour.ts", import.meta.url));
+  thread.unref();
+  thread.postMessage({ start: gateway.folders.userSocket });
+  return async () => {
+    const report = once(thread!, "message");
+    thread!.postMessage("stop");
+    const [{ latencies, failures }] = (await report) as [NeighbourReport];
+    const sorted = latencies.toSorted((a, b) => a - b);
     const p99 = sorted[Math.floor(sorted.length * 0.99)] ?? 0;
-    expect(this.#failures, "calls of somebody else that failed").toEqual([]);
+    expect(failures, "calls of somebody else that failed").toEqual([]);
     expect(sorted.length, "calls of somebody else").toBeGreaterThan(0);
     expect(p99, "p99 of somebody else's calls, in ms").toBeLessThan(NEIGHBOUR_P99_MS);
-  }
+  };
 }
 
 /**
@@ -129,11 +109,11 @@ export class Neighbour {
 export async function whileServing(gateway: TestGateway, attack: () => Promise<void>): Promise<void> {
   const before = socketsOf(gateway.pid);
   const complained = complaints(gateway).length;
-  const neighbour = new Neighbour(gateway);
+  const stopNeighbour = startNeighbour(gateway);
   try {
     await attack();
   } finally {
-    await neighbour.stop();
+    await stopNeighbour();
   }
   const end = performance.now() + SETTLE_MS;
   while (socketsOf(gateway.pid) > before && performance.now() < end) await sleep(20);
