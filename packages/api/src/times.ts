@@ -56,6 +56,11 @@ export function readDuration(
   return ms;
 }
 
+/** Milliseconds since the epoch of a timestamp that is known to be within bounds. */
+export function timestampMs(time: Timestamp): number {
+  return Number(time.seconds) * 1000 + time.nanos / 1e6;
+}
+
 /** A timestamp of milliseconds since the epoch. */
 export function toTimestamp(ms: number): Timestamp {
   const seconds = Math.floor(ms / 1000);

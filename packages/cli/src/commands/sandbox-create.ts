@@ -33,7 +33,7 @@ export const spec: CommandSpec = {
       long: "restart-policy",
       value: "WHEN",
       choices: ["never", "on-failure", "always"],
-      help: "start the main process again: never (default), on-failure or always",
+      help: "when the main process is started again: never (default), on-failure (status other than 0) or always",
     },
     {
       long: "expose",
@@ -54,6 +54,7 @@ export const spec: CommandSpec = {
   about: [
     "Creates a sandbox with COMMAND as its main process (default: a login shell) and joins it with this terminal.",
     "The sandbox stays when the command has ended; its phase is then Completed, or Error for a status other than 0.",
+    "With --restart-policy the gateway starts the command again: at once, and after a quick end following 1 s, doubling up to 3 min; 10 s of running begin anew. `sandbox stop` ends that. The status of this command is that of the first run.",
   ],
   examples: ["openshell sandbox create --name dev", "openshell sandbox create --name job --detach -- sleep infinity"],
 };
@@ -64,6 +65,13 @@ export async function run(context: Context, args: Args): Promise<number> {
   const detach = args.has("detach");
   const ephemeral = args.has("no-keep");
   const structured = context.outputFormat !== "table";
+  const restart = args.value("restart-policy") ?? "never";
+  if (ephemeral && restart !== "never") {
+    throw usageError(
+      `--no-keep removes the sandbox when its command has ended, --restart-policy ${restart} starts the command again`,
+      "Leave one of them out",
+    );
+  }
   const joined = !detach && !structured;
   const tty = wantsTty(context);
   const volumes = volumesOf(context);
@@ -123,6 +131,10 @@ export async function run(context: Context, args: Args): Promise<number> {
     if (result.kind === "detached") {
       await context.say(`\r\ndetached; ${name} runs on`);
       return EXIT.ok;
+    }
+    if (restart === "always" || (restart === "on-failure" && result.code !== 0)) {
+      const next = `\`openshell sandbox stop ${name}\` ends that`;
+      await context.say(`openshell: ${name} is started again by its restart policy; ${next}`);
     }
     return result.code;
   } catch (error) {

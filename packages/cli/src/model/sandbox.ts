@@ -62,6 +62,11 @@ export function notReadyReason(view: SandboxView): string | undefined {
   return `${cell(ready["reason"])}: ${cell(ready["message"])}`;
 }
 
+/** The main process has ended and is started again at a time that is known. */
+export function awaitsRestart(view: SandboxView): boolean {
+  return view.status["nextRestartTime"] !== undefined;
+}
+
 /** The structured form of a sandbox (`-o json`, `-o yaml`). */
 export function sandboxObject(view: SandboxView): Json {
   const { status } = view;
@@ -126,6 +131,9 @@ export function sandboxLines(view: SandboxView, style: Style): [string, string][
   const reason = notReadyReason(view);
   if (reason !== undefined) lines.push(["Reason", reason]);
   if (view.status["exitCode"] !== undefined) lines.push(["Exit code", String(view.status["exitCode"])]);
+  const restarts = Number(view.status["restartCount"] ?? 0);
+  if (restarts > 0) lines.push(["Restarts", String(restarts)]);
+  if (awaitsRestart(view)) lines.push(["Next restart", formatTime(text(view.status["nextRestartTime"]))]);
   const command = Array.isArray(view.spec["command"]) ? view.spec["command"].map(String).join(" ") : "";
   lines.push(
     ["Created", formatTime(view.created)],

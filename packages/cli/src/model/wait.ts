@@ -3,7 +3,7 @@ import { CliError } from "../errors.ts";
 import { Progress } from "../output/progress.ts";
 import { cell } from "../output/terminal.ts";
 import { streamJson } from "../transport/json-stream.ts";
-import { notReadyReason, object, type SandboxView, sandboxView } from "./sandbox.ts";
+import { awaitsRestart, notReadyReason, object, type SandboxView, sandboxView } from "./sandbox.ts";
 
 /** Limit of a wait from a variable, in seconds. */
 function limitSeconds(context: Context, variable: string): number {
@@ -43,6 +43,8 @@ export async function waitForPhase(context: Context, name: string, options: Wait
       if (event["sandbox"] === undefined) continue;
       last = sandboxView(event["sandbox"]);
       if (options.until.includes(last.phase)) return last;
+      // It has run and ended already; its restart policy starts it again.
+      if (options.until.includes("Completed") && awaitsRestart(last)) return last;
       if (options.failed.includes(last.phase)) {
         throw new CliError(`sandbox ${name} is in phase ${last.phase}: ${notReadyReason(last) ?? "no reason given"}`, {
           next: `openshell logs ${name} shows what happened; openshell sandbox delete ${name} removes it`,

@@ -33,6 +33,13 @@ export interface AttachOptions {
 /** Waits between attempts double; from this one on the person is told. Milliseconds. */
 const TOLD_WAIT_MS = 800;
 
+/** Names the run of the main process that is attached to, so that a lost attachment is not made again to another run. */
+const RUN_HEADER = "openshell-main-process-run";
+
+interface Run {
+  id: string | undefined;
+}
+
 export type AttachResult = { readonly kind: "exit"; readonly code: number } | { readonly kind: "detached" };
 
 /** Size of the caller's terminal; 0 where it is none. */
@@ -51,10 +58,11 @@ export async function attach(options: AttachOptions, surroundings: Surroundings)
   const resume = new Resume(options.tty);
   const input = new Input(surroundings.stdin, options, resume);
   let connection = options.connection ?? openConnection(options.endpoint);
+  const run: Run = { id: undefined };
   let told = false;
   for (;;) {
     try {
-      return await attachOnce(options, surroundings, connection, input, resume);
+      return await attachOnce(options, surroundings, connection, input, resume, run);
     } catch (error) {
       if (!options.mainProcess || options.signal?.aborted) throw error;
       const wait = resume.retryAfter(error);
@@ -81,8 +89,10 @@ async function attachOnce(
   connection: Promise<Connection>,
   input: Input,
   resume: Resume,
+  run: Run,
 ): Promise<AttachResult> {
   const headers: Record<string, string> = options.mainProcess ? { "openshell-attach": "main-process" } : {};
+  if (run.id !== undefined) headers[RUN_HEADER] = run.id;
   const stream = await openGrpcStream(options.endpoint, connection, "ExecSandboxInteractive", headers);
   const onResize = (): void => {
     const { cols, rows } = windowSize(stdout);
@@ -101,6 +111,7 @@ async function attachOnce(
     };
     const pump = async (): Promise<AttachResult> => {
       for await (const message of stream.messages()) {
+        run.id ??= stream.header(RUN_HEADER);
         const event = decodeEvent(message);
         if (event === undefined) continue;
         announce();

@@ -12,15 +12,29 @@ export class GrpcStream {
   readonly #endpoint: Endpoint;
   readonly #connection: Connection;
   readonly #call: ClientCall;
+  readonly #headers: Readonly<Record<string, unknown>>;
   #lost: unknown;
 
-  constructor(endpoint: Endpoint, connection: Connection, call: ClientCall) {
+  /** `headers` are those of the response; they are there before the first message. */
+  constructor(
+    endpoint: Endpoint,
+    connection: Connection,
+    call: ClientCall,
+    headers: Readonly<Record<string, unknown>> = {},
+  ) {
     this.#endpoint = endpoint;
     this.#connection = connection;
     this.#call = call;
+    this.#headers = headers;
     connection.session.on("error", (error) => {
       this.#lost ??= error;
     });
+  }
+
+  /** A field of the response's head; undefined when there is none, or no head yet. */
+  header(name: string): string | undefined {
+    const value = this.#headers[name];
+    return typeof value === "string" ? value : undefined;
   }
 
   /** Resolves when the transport took the message; a call that has ended swallows it, since its status tells. */
@@ -123,7 +137,9 @@ export async function openGrpcStream(
   const fields = requestFields(SERVICE_PATH + method, "application/grpc+proto", undefined);
   try {
     const stream = opened.session.request({ ...fields, ...headers }, { endStream: false });
-    return new GrpcStream(endpoint, opened, new ClientCall(stream, { readMaxBytes: MAX_FRAME_BYTES }));
+    const received: Record<string, unknown> = {};
+    stream.once("response", (fields) => Object.assign(received, fields));
+    return new GrpcStream(endpoint, opened, new ClientCall(stream, { readMaxBytes: MAX_FRAME_BYTES }), received);
   } catch (error) {
     throw connectionError(error, endpoint);
   }

@@ -124,6 +124,7 @@ function newRecord(
       awaitAttachment: request.awaitMainProcessAttachment,
       launchedGeneration: 0n,
       bootId: "",
+      quickRuns: 0,
     }),
   };
 }

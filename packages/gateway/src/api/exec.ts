@@ -28,7 +28,7 @@ import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { encodedMessage } from "@openshell/rpc";
 import { sandboxEnvironment } from "../compute/launch.ts";
-import { wantsToRun } from "../compute/status.ts";
+import { restartPending, wantsToRun } from "../compute/status.ts";
 import { type RelayChannel, type RelayOpener, RelayUnopened } from "../relay/broker.ts";
 import { type ExecInput, spliceExec } from "../relay/exec.ts";
 import { TIMEOUT_GRACE_MS } from "../relay/limits.ts";
@@ -41,6 +41,11 @@ import { checkCommand, checkEnvironment, RequestLimit } from "./validate-sandbox
 /** Request header that makes an interactive exec attach to the main process instead. */
 export const ATTACH_HEADER = "openshell-attach";
 export const ATTACH_MAIN = "main-process";
+/**
+ * Which run of the main process an attachment has joined, in its response. Sent back when a lost attachment is made again:
+ * the output of another run is then refused instead of being joined to that of the first.
+ */
+export const RUN_HEADER = "openshell-main-process-run";
 /** A sandbox that is READY may be without its supervisor while it re-attaches: executions wait so long. */
 const SESSION_WAIT_MS = 15_000;
 /** An attachment made right after CreateSandbox waits so long for the sandbox to run. */
@@ -98,7 +103,8 @@ async function* runCommand(
   const { signal, end } = backstop(deps, context.signal, timeoutMs);
   const startedMs = deps.clock.monotonic();
   try {
-    const channel = await openRelay(deps, record.id, RelayKind.EXEC, { limitMs: SESSION_WAIT_MS, signal, verdict });
+    const wait = { limitMs: SESSION_WAIT_MS, signal, verdict };
+    const { channel } = await openRelay(deps, record.id, RelayKind.EXEC, wait);
     // Admitted when everything but the start itself has worked: what fails before leaves the id unused.
     if (admission.admit.length > 0) {
       await deps.store.write(...admission.admit).catch((error: unknown) => {
@@ -187,14 +193,22 @@ async function* attachMain(
   checkWindow(start.rows, start.cols, START);
   const record = await namedSandbox(deps, workspace, start.sandbox, `${START}sandbox`);
   const { signal } = context;
+  const run = context.requestHeader.get(RUN_HEADER);
   const end = deps.attachments.begin(record.id);
   try {
     const verdict = async (): Promise<void> => {
       const now = await deps.store.sandboxes.byId(record.id);
       if (now === undefined) throw notFound("sandbox", start.sandbox);
+      if (run !== null && isOver(deps, now, run)) throw otherRun(now);
       if (!wantsToRun(now.status.phase)) throw notRunning(now);
     };
-    const channel = await openRelay(deps, record.id, RelayKind.ATTACH, { limitMs: ATTACH_WAIT_MS, signal, verdict });
+    const wait = { limitMs: ATTACH_WAIT_MS, signal, verdict };
+    const { channel, generation } = await openRelay(deps, record.id, RelayKind.ATTACH, wait);
+    if (run !== null && run !== String(generation)) {
+      channel.close("cancelled");
+      throw otherRun(record);
+    }
+    context.responseHeader.set(RUN_HEADER, String(generation));
     const attach = create(AttachStartSchema, { stdin: true, rows: start.rows, columns: start.cols });
     for await (const { bytes } of spliceExec({ channel, start: { case: "attach", value: attach }, input, signal })) {
       yield encodedMessage(ExecSandboxEventSchema, bytes);
@@ -202,6 +216,16 @@ async function* attachMain(
   } finally {
     end();
   }
+}
+
+/** Whether nothing of this run can be had any more. */
+function isOver({ controller }: ApiDeps, { id, generation, status }: SandboxRecord, run: string): boolean {
+  return run !== String(generation) || (restartPending(status) && !controller.holdsOutput(id, generation));
+}
+
+function otherRun({ name }: SandboxRecord) {
+  const message = `the main process of sandbox "${name}" that was attached to has ended, and another run follows it`;
+  return failedPrecondition(message, { next: "Read its logs, or attach to the run that follows" });
 }
 
 /** What tells how to start a command means nothing for one that runs already. */
@@ -227,7 +251,12 @@ interface RelayWait {
 }
 
 /** Opens a relay on the sandbox's session, once more on its successor when the session ends before anything was started. */
-async function openRelay(deps: ApiDeps, sandboxId: string, kind: RelayKind, wait: RelayWait): Promise<RelayChannel> {
+async function openRelay(
+  deps: ApiDeps,
+  sandboxId: string,
+  kind: RelayKind,
+  wait: RelayWait,
+): Promise<{ readonly channel: RelayChannel; readonly generation: bigint }> {
   const deadline = deps.clock.monotonic() + wait.limitMs;
   for (;;) {
     const limitMs = Math.max(1, deadline - deps.clock.monotonic());
@@ -244,7 +273,8 @@ async function openRelay(deps: ApiDeps, sandboxId: string, kind: RelayKind, wait
         }),
     };
     try {
-      return await deps.broker.open(sandboxId, kind, opener, wait.signal);
+      const channel = await deps.broker.open(sandboxId, kind, opener, wait.signal);
+      return { channel, generation: session.generation };
     } catch (error) {
       if (!(error instanceof RelayUnopened)) throw error;
     }

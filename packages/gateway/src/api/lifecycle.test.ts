@@ -233,11 +233,9 @@ describe("the life of a sandbox", () => {
   });
 
   it("shows sandboxes of before a restart of the machine as stopped, with their files", async () => {
-    const { metadata } = await gateway.create();
+    await gateway.create();
     await gateway.phase(SandboxPhase.READY);
-    gateway.bootId = "boot-2";
-    gateway.driver.sandboxes.set(metadata!.id, { ...gateway.driver.sandboxes.get(metadata!.id)!, running: undefined });
-    await gateway.restart();
+    await gateway.reboot();
     const stopped = await gateway.phase(SandboxPhase.STOPPED);
     expect(stopped.status?.conditions.find(({ type }) => type === "Ready")?.reason).toBe("MachineRestarted");
     await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });

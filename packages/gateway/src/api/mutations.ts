@@ -34,7 +34,12 @@ export async function write(deps: ApiDeps, commands: readonly Command<unknown>[]
 }
 
 /** A fresh nonce for one generation, sealed. */
-export function storeNonce(deps: ApiDeps, workspace: string, sandboxId: string, generation: bigint): Command<void> {
+export function storeNonce(
+  deps: Pick<ApiDeps, "store" | "vault">,
+  workspace: string,
+  sandboxId: string,
+  generation: bigint,
+): Command<void> {
   const sealed = deps.vault.seal(nonceContext(workspace, sandboxId, generation), randomBytes(NONCE_BYTES));
   return deps.store.secrets.put(sandboxId, NONCE_SECRET, generation, sealed);
 }

@@ -21,8 +21,8 @@ import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { LogField } from "@openshell/base";
 import { deletingPatch } from "../compute/controller.ts";
 import { DELETE_WAIT_MS, STOP_GRACE_MS, STOP_REPORT_MS } from "../compute/limits.ts";
-import { encodeRuntimeFacts, runtimeFacts } from "../compute/runtime-record.ts";
-import { mayStart, startingStatus, wantsToRun, withPhase } from "../compute/status.ts";
+import { nextRun } from "../compute/restart.ts";
+import { mayStart, restartPending, wantsToRun, withPhase } from "../compute/status.ts";
 import { DONE } from "../sessions/reader.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import { type Admission, admitted } from "./admission.ts";
@@ -163,14 +163,14 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
           logWish(record, context, "start requested");
           const changed = await modify(deps, record, (current) => {
             const also = [...admission.admit, ...admission.succeed(record.id)];
-            if (wantsToRun(current.status.phase)) return also.length === 0 ? undefined : { patch: {}, also };
-            if (!mayStart(current.status)) throw wrongPhase(current, "started");
-            const generation = current.generation + 1n;
-            const runtimeRecord = encodeRuntimeFacts({ ...runtimeFacts(current), awaitAttachment: false });
-            const status = startingStatus(current.status, SandboxPhase.STARTING, clock.now());
+            // A start that is asked for does not wait for the time of the restart policy.
+            const waiting = restartPending(current.status);
+            if (wantsToRun(current.status.phase) && !waiting)
+              return also.length === 0 ? undefined : { patch: {}, also };
+            if (!waiting && !mayStart(current.status)) throw wrongPhase(current, "started");
             return {
-              patch: { generation, status, runtimeRecord },
-              also: [...also, storeNonce(deps, current.workspace, current.id, generation)],
+              patch: nextRun(current, "asked", clock.now()),
+              also: [...also, storeNonce(deps, current.workspace, current.id, current.generation + 1n)],
             };
           });
           void controller.request(record.id);

@@ -34,6 +34,7 @@ import { localDriver } from "./driver.ts";
 import { execHandlers } from "./exec.ts";
 import { gatewayHandlers } from "./gateway.ts";
 import { logHandlers } from "./logs.ts";
+import { storeNonce } from "./mutations.ts";
 import { providerHandlers } from "./providers.ts";
 import { sandboxProviderHandlers } from "./sandbox-providers.ts";
 import { sandboxHandlers } from "./sandboxes.ts";
@@ -109,6 +110,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     alwaysDenied: deps.alwaysDenied,
     bootId,
     logDirectory: (id) => join(deps.paths.state, "sandboxes", id, "logs"),
+    storeNonce: (record, generation) => storeNonce(deps, record.workspace, record.id, generation),
   });
   const events = new SessionEvents({
     store,

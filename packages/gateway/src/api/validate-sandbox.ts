@@ -4,6 +4,8 @@ import { labelKeyProblem, labelValueProblem } from "@openshell/api/labels.ts";
 import { environmentKeyProblem, nameProblem, routableNameProblem, violation } from "@openshell/api/names.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { resourceLimits } from "../compute/resources.ts";
+import { restartsAtAll } from "../compute/restart.ts";
+import { isEphemeral, RETENTION_ANNOTATION } from "../compute/runtime-record.ts";
 import { localVolumes } from "../compute/volumes.ts";
 import { MAX_POLICY_BYTES } from "../policies/rules.ts";
 
@@ -34,6 +36,12 @@ export function validateCreate(request: CreateSandboxRequest): Violations {
   checkAnnotations(request.annotations, "annotations", found);
   if (request.spec === undefined) found.require(false, "spec", "is required; it may be empty");
   else checkSpec(request.spec, found);
+  const restarted = request.spec !== undefined && restartsAtAll({ spec: request.spec });
+  found.require(
+    !(restarted && isEphemeral(request)),
+    "spec.restart_policy",
+    `cannot be combined with the annotation ${RETENTION_ANNOTATION}=ephemeral, which removes the sandbox when its main process has ended`,
+  );
   return found;
 }
 
@@ -53,9 +61,8 @@ function checkSpec(spec: SandboxSpec, found: Violations): void {
   for (const [index, name] of spec.providers.entries())
     found.add(violation(`spec.providers[${index}]`, nameProblem(name)));
   found.require(spec.providerAttachmentEpoch === "", "spec.provider_attachment_epoch", "is set by the gateway");
-  const { restartPolicy } = spec;
-  const never = restartPolicy === SandboxRestartPolicy.UNSPECIFIED || restartPolicy === SandboxRestartPolicy.NEVER;
-  found.require(never, "spec.restart_policy", "restarting is not built yet; only NEVER is supported");
+  const policies = Object.values(SandboxRestartPolicy);
+  found.require(policies.includes(spec.restartPolicy), "spec.restart_policy", "must be NEVER, ON_FAILURE or ALWAYS");
   const gpu = spec.resourceRequirements?.gpu;
   if (gpu !== undefined) {
     found.require(gpu.count !== 0, "spec.resource_requirements.gpu.count", "must be at least 1");

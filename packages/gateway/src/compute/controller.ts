@@ -6,7 +6,7 @@ import {
   type Failure,
   type HeldSandbox,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { toDuration } from "@openshell/api/times.ts";
+import { timestampMs, toDuration } from "@openshell/api/times.ts";
 import { type Clock, describeError, LogField } from "@openshell/base";
 import { type ComputeDriver, DriverError, type StartedSandbox } from "@openshell/drivers/driver.ts";
 import type { Logger } from "pino";
@@ -17,21 +17,24 @@ import { failureText } from "../sessions/failure.ts";
 import type { HostEvents, HostRegistry } from "../sessions/hosts.ts";
 import { DONE } from "../sessions/reader.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
+import type { Command } from "../store/command.ts";
 import { isStoreError } from "../store/errors.ts";
-import type { HostRecord, SandboxPatch, SandboxRecord, Store } from "../store/types.ts";
+import type { HostRecord, SandboxChange, SandboxPatch, SandboxRecord, Store } from "../store/types.ts";
 import { KeyedQueue } from "./keyed-queue.ts";
 import { attachMessage, type LaunchFacts, sandboxIntent } from "./launch.ts";
 import {
   PROVISIONING_LIMIT_MS,
   REATTACH_LIMIT_MS,
+  RESTART_LAST_MS,
   RETRY_FIRST_MS,
   RETRY_LAST_MS,
   STOP_GRACE_MS,
   STOP_REPORT_MS,
 } from "./limits.ts";
+import { nextRun, restartsAtAll } from "./restart.ts";
 import { encodeRuntimeFacts, isEphemeral, runtimeFacts } from "./runtime-record.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
-import { isTerminal, type ReadyReason, wantsToRun, withCondition, withPhase } from "./status.ts";
+import { isTerminal, type ReadyReason, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
 
 export interface ControllerDeps {
   readonly store: Store;
@@ -50,6 +53,8 @@ export interface ControllerDeps {
   /** Boot of this machine: processes recorded under another one are gone. */
   readonly bootId: string;
   readonly logDirectory: (sandboxId: string) => string;
+  /** Stores a fresh attach nonce for a generation. */
+  readonly storeNonce: (record: SandboxRecord, generation: bigint) => Command<void>;
 }
 
 /**
@@ -63,6 +68,11 @@ export class SandboxController implements HostEvents {
   readonly #retries = new Map<string, { attempt: number; cancel: AbortController }>();
   readonly #provisioning = new Map<string, AbortController>();
   readonly #draining = new Map<string, bigint>();
+  /** Generations that wait for the time of their restart; `due` once it has come, whatever the wall clock says. */
+  readonly #restarts = new Map<
+    string,
+    { readonly generation: bigint; due: boolean; readonly timer: AbortController }
+  >();
   readonly #launchWrites = new Map<string, Promise<unknown>>();
   /** When attaching to a sandbox began to fail; monotonic. */
   readonly #attachFailures = new Map<string, number>();
@@ -89,6 +99,7 @@ export class SandboxController implements HostEvents {
     this.#closed.abort();
     for (const { cancel } of this.#retries.values()) cancel.abort();
     for (const timer of this.#provisioning.values()) timer.abort(DONE);
+    for (const { timer } of this.#restarts.values()) timer.abort(DONE);
     await this.#queue.idle();
   }
 
@@ -107,6 +118,11 @@ export class SandboxController implements HostEvents {
     });
   }
 
+  /** Whether the output of an ended main process of this generation is still there for those who attach. */
+  holdsOutput(id: string, generation: bigint): boolean {
+    return this.#draining.get(id) === generation;
+  }
+
   /** The workload runs: nothing limits the start any more. */
   started(id: string): void {
     this.#provisioning.get(id)?.abort();
@@ -120,6 +136,8 @@ export class SandboxController implements HostEvents {
   async fail(id: string, generation: bigint, reason: ReadyReason, message: string): Promise<void> {
     const record = await this.#change(id, (current) => {
       if (current.generation !== generation || !wantsToRun(current.status.phase)) return undefined;
+      // Its main process has ended in order: what becomes of the rest of this run is of no interest.
+      if (restartPending(current.status)) return undefined;
       return { status: withPhase(current.status, SandboxPhase.ERROR, reason, message, this.#deps.clock.now()) };
     });
     if (record?.status.phase !== SandboxPhase.ERROR) return;
@@ -190,9 +208,12 @@ export class SandboxController implements HostEvents {
       return;
     }
     const { phase } = record.status;
+    const waiting = restartPending(record.status);
+    if (!waiting || this.#restarts.get(id)?.generation !== record.generation) this.#forgetRestart(id);
     if (phase === SandboxPhase.DELETING) await this.#delete(record);
     else if (phase === SandboxPhase.STOPPING) await this.#stop(record);
     else if (isTerminal(phase)) await this.#release(record);
+    else if (waiting) await this.#restart(record);
     else if (wantsToRun(phase)) await this.#run(record);
     this.#retries.delete(id);
   }
@@ -276,11 +297,15 @@ export class SandboxController implements HostEvents {
       });
   }
 
-  /** The driver no longer runs a workload that was launched: it is never started twice by itself. */
+  /**
+   * The driver no longer runs a workload that was launched: it is never started twice by itself. What the end of the
+   * machine ended is taken for stopped, and started again where the restart policy says so.
+   */
   async #lost(record: SandboxRecord): Promise<void> {
     const { clock } = this.#deps;
     const { bootId } = runtimeFacts(record);
     if (bootId !== "" && bootId !== this.#deps.bootId) {
+      if (restartsAtAll(record)) return await this.#begin(record, "rebooted");
       await this.#change(record.id, ({ generation, status }) => {
         if (generation !== record.generation || !wantsToRun(status.phase)) return undefined;
         const message = "the machine was restarted; start the sandbox to continue with its files";
@@ -306,6 +331,61 @@ export class SandboxController implements HostEvents {
     });
     const message = "the sandbox was stopped";
     this.#deps.feeds.of(record.id).addEvent({ type: "Normal", reason: "Stopped", message }, clock.now());
+  }
+
+  /**
+   * The main process has ended and is to run again: once its output was taken, its compute is given back as after any end,
+   * and at the time that is stored the next generation begins. Repeatable up to the write that begins it.
+   */
+  async #restart(record: SandboxRecord): Promise<void> {
+    const { clock, driver, hosts } = this.#deps;
+    const { id, generation } = record;
+    if (this.#draining.has(id)) return;
+    const waiting = this.#restarts.get(id);
+    if (waiting === undefined) {
+      hosts.unassign(id, "ended");
+      await driver.stop(id);
+      this.#forgetRun(id, "restart");
+    }
+    // Never longer than the longest wait: the wall clock may have been set back.
+    const leftMs = Math.min(timestampMs(record.status.nextRestartTime!) - clock.now(), RESTART_LAST_MS);
+    if (leftMs <= 0 || waiting?.due === true) return await this.#begin(record, "ended");
+    if (waiting !== undefined) return;
+    const entry = { generation, due: false, timer: new AbortController() };
+    this.#restarts.set(id, entry);
+    clock.sleep(leftMs, { signal: entry.timer.signal, unref: true }).then(
+      () => {
+        entry.due = true;
+        return this.request(id);
+      },
+      () => {},
+    );
+  }
+
+  #forgetRestart(id: string): void {
+    this.#restarts.get(id)?.timer.abort(DONE);
+    this.#restarts.delete(id);
+  }
+
+  /** Begins the next generation of a sandbox that its restart policy starts again. */
+  async #begin(record: SandboxRecord, why: "ended" | "rebooted"): Promise<void> {
+    const { clock, feeds, log, storeNonce } = this.#deps;
+    const begun = await this.#modify(record.id, (current) => {
+      const { generation, status } = current;
+      const wanted = why === "ended" ? restartPending(status) : wantsToRun(status.phase) && !restartPending(status);
+      if (generation !== record.generation || !wanted) return undefined;
+      return { patch: nextRun(current, why, clock.now()), also: [storeNonce(current, generation + 1n)] };
+    });
+    if (begun?.generation !== record.generation + 1n) return;
+    this.#forgetRestart(record.id);
+    this.#provisioning.get(record.id)?.abort();
+    this.#provisioning.delete(record.id);
+    const { restartCount } = begun.status;
+    const because = why === "rebooted" ? "the machine was restarted; " : "";
+    const message = `${because}the main process is started again (restart ${restartCount})`;
+    log.info({ [LogField.sandboxId]: record.id, restarts: restartCount }, message);
+    feeds.of(record.id).addEvent({ type: "Normal", reason: "Restarted", message }, clock.now());
+    await this.#run(begun);
   }
 
   /** A sandbox that has ended by itself: its compute is given back, its files stay. */
@@ -357,16 +437,19 @@ export class SandboxController implements HostEvents {
     }
   }
 
-  #forgetRun(id: string): void {
+  #forgetRun(id: string, next?: "restart"): void {
     this.#provisioning.get(id)?.abort();
     this.#provisioning.delete(id);
     this.#draining.delete(id);
     this.#attachFailures.delete(id);
     this.#lastFailure.delete(id);
-    this.#deps.attachments.reset(id);
+    if (next === "restart") this.#deps.attachments.nextRun(id);
+    else this.#deps.attachments.reset(id);
     this.#deps.broker.rejectPending(
       id,
-      unavailable("the sandbox has ended; nothing was started", { next: "Start it again" }),
+      unavailable("the sandbox has ended; nothing was started", {
+        next: next === "restart" ? "Try again when it has been started again" : "Start it again",
+      }),
     );
     this.#deps.sessions.notify(id);
   }
@@ -427,15 +510,20 @@ export class SandboxController implements HostEvents {
   }
 
   /** A conditional change of the record; watchers are told. Undefined: the record is gone. */
-  async #change(
+  #change(id: string, patch: (record: SandboxRecord) => SandboxPatch | undefined): Promise<SandboxRecord | undefined> {
+    return this.#modify(id, (current) => {
+      const wanted = patch(current);
+      return wanted === undefined ? undefined : { patch: wanted };
+    });
+  }
+
+  /** As `#change`, with further commands of the same transaction. */
+  async #modify(
     id: string,
-    patch: (record: SandboxRecord) => SandboxPatch | undefined,
+    change: (record: SandboxRecord) => SandboxChange | undefined,
   ): Promise<SandboxRecord | undefined> {
     try {
-      const record = await this.#deps.store.modifySandbox(id, (current) => {
-        const wanted = patch(current);
-        return wanted === undefined ? undefined : { patch: wanted };
-      });
+      const record = await this.#deps.store.modifySandbox(id, change);
       this.#deps.feeds.of(id).changed();
       this.#deps.sessions.notify(id);
       return record;

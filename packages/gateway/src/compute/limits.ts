@@ -13,6 +13,13 @@ export const REATTACH_LIMIT_MS = 30_000;
 /** First and last wait between attempts of an operation that failed for a passing reason. */
 export const RETRY_FIRST_MS = 250;
 export const RETRY_LAST_MS = 30_000;
+/**
+ * Waits of the restart policy: none after a first quick run, then this long, doubling up to the limit. A run that took at
+ * least the last of these begins again without a wait.
+ */
+export const RESTART_FIRST_MS = 1_000;
+export const RESTART_LAST_MS = 180_000;
+export const STEADY_RUN_MS = 10_000;
 /** DeleteSandbox answers COMPLETED when the work is done so soon, else ACCEPTED; it goes on in both cases. */
 export const DELETE_WAIT_MS = 20_000;
 /** Sandboxes taken up at once when the gateway starts. */

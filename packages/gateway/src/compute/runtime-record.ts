@@ -12,6 +12,8 @@ export interface RuntimeFacts {
   readonly launchedGeneration: bigint;
   /** Boot of the machine at that launch. */
   readonly bootId: string;
+  /** Runs one after the other that ended soon after their start and were followed by a restart: the wait grows with them. */
+  readonly quickRuns: number;
 }
 
 export function runtimeFacts(record: Pick<SandboxRecord, "runtimeRecord">): RuntimeFacts {
@@ -23,6 +25,7 @@ export function runtimeFacts(record: Pick<SandboxRecord, "runtimeRecord">): Runt
     awaitAttachment: stored.awaitAttachment === true,
     launchedGeneration: BigInt(typeof stored.launchedGeneration === "string" ? stored.launchedGeneration : "0"),
     bootId: typeof stored.bootId === "string" ? stored.bootId : "",
+    quickRuns: typeof stored.quickRuns === "number" ? stored.quickRuns : 0,
   };
 }
 

@@ -13,7 +13,7 @@ import type {
   RuntimeReady,
   SupervisorHello,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { toTimestamp } from "@openshell/api/times.ts";
+import { timestampMs, toTimestamp } from "@openshell/api/times.ts";
 import { type Clock, describeError, LogField, RuntimeError } from "@openshell/base";
 import type { Logger } from "pino";
 import type { DeliveryOutcome } from "../delivery/delivery.ts";
@@ -34,8 +34,9 @@ import type { Vault } from "../store/vault.ts";
 import type { SandboxController } from "./controller.ts";
 import { mainProcess } from "./launch.ts";
 import { DISCONNECT_GRACE_MS } from "./limits.ts";
+import { mainEnded } from "./restart.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
-import { isolationCondition, publicExitCode, wantsToRun, withCondition, withPhase } from "./status.ts";
+import { isolationCondition, publicExitCode, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
 
 export interface SessionEventsDeps {
   readonly store: Store;
@@ -156,7 +157,7 @@ export class SessionEvents implements SessionBackend {
   async configurationRejected(identity: SessionIdentity, reason: Failure): Promise<void> {
     const message = `the configuration is refused: ${failureText(reason)}`;
     await this.#change(identity, (record) => {
-      if (!wantsToRun(record.status.phase)) return undefined;
+      if (!wantsToRun(record.status.phase) || restartPending(record.status)) return undefined;
       const now = this.#deps.clock.now();
       const status = withCondition(
         record.status,
@@ -184,7 +185,7 @@ export class SessionEvents implements SessionBackend {
     const version = bootstrap?.config.policyVersion ?? 0;
     let before: SandboxPhase | undefined;
     await this.#change(identity, ({ status: current }) => {
-      if (!wantsToRun(current.phase)) return undefined;
+      if (!wantsToRun(current.phase) || restartPending(current)) return undefined;
       before = current.phase;
       let status = withPhase(current, SandboxPhase.READY, "DependenciesReady", "the workload runs", now);
       const conditions = [
@@ -224,22 +225,12 @@ export class SessionEvents implements SessionBackend {
     if (ended.case === undefined) throw new SessionRefused("invalid_message", "an exit without code and signal");
     const code = publicExitCode(ended);
     const how = ended.case === "signal" ? `was ended by signal ${ended.value}` : `exited with code ${code}`;
+    const now = clock.now();
+    const at = exit.exitTime === undefined ? now : timestampMs(exit.exitTime);
     let changed = false;
-    const record = await this.#change(identity, ({ status: current }) => {
-      changed = wantsToRun(current.phase) && current.exitCode === undefined;
-      if (!changed) return undefined;
-      const status =
-        code === 0
-          ? withPhase(
-              current,
-              SandboxPhase.COMPLETED,
-              "MainProcessCompleted",
-              "the main process exited with code 0",
-              clock.now(),
-            )
-          : withPhase(current, SandboxPhase.ERROR, "MainProcessFailed", `the main process ${how}`, clock.now());
-      status.exitCode = code;
-      return { patch: { status } };
+    const record = await this.#change(identity, (current) => {
+      changed = wantsToRun(current.status.phase) && current.status.exitCode === undefined;
+      return changed ? { patch: mainEnded(current, { code, how, at }, now) } : undefined;
     });
     if (!changed || record === undefined) return;
     log.info({ [LogField.sandboxId]: identity.sandboxId, [LogField.exitCode]: code }, "main process ended");

@@ -24,6 +24,7 @@ export type ReadyReason =
   | "ConfigurationInvalid"
   | "ComputeResourceMissing"
   | "MachineRestarted"
+  | "RestartPending"
   | "ProvisioningTimedOut"
   | "SandboxEnded"
   | "StartFailed"
@@ -66,6 +67,8 @@ export function withPhase(
   const ready = phase === SandboxPhase.READY ? "True" : "False";
   const next = withCondition(status, { type: "Ready", status: ready, reason, message }, nowMs);
   next.phase = phase;
+  // A restart is waited for in STARTING alone: whoever wants something else calls it off.
+  if (phase !== SandboxPhase.STARTING) delete next.nextRestartTime;
   return next;
 }
 
@@ -82,6 +85,11 @@ export function startingStatus(status: SandboxStatus, phase: SandboxPhase, nowMs
   delete next.configurationAdmission;
   next.mainProcessInstanceId = "";
   return next;
+}
+
+/** The main process has ended, and the restart policy starts it again at `next_restart_time`. */
+export function restartPending(status: SandboxStatus): boolean {
+  return status.phase === SandboxPhase.STARTING && status.nextRestartTime !== undefined;
 }
 
 /** Phases in which a sandbox is meant to run. */

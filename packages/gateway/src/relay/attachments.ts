@@ -46,6 +46,14 @@ export class Attachments {
     }
   }
 
+  /** The last run is over and another one follows: whoever waits to attach is one of that one's. */
+  nextRun(sandboxId: string): void {
+    const entry = this.#entries.get(sandboxId);
+    if (entry === undefined) return;
+    entry.seen = entry.open > 0;
+    this.#wake(entry);
+  }
+
   /** Forgets the sandbox's last run; ends what waits for it. */
   reset(sandboxId: string): void {
     const entry = this.#entries.get(sandboxId);

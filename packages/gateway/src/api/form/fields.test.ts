@@ -1,7 +1,7 @@
 import { type DescField, type DescMessage, ScalarType } from "@bufbuild/protobuf";
 import { reflect } from "@bufbuild/protobuf/reflect";
 import { Code } from "@connectrpc/connect";
-import { OpenShell, SandboxPhase } from "@openshell/api";
+import { OpenShell, SandboxPhase, SandboxRestartPolicy } from "@openshell/api";
 import { emptyAnswers, type FieldPath, fieldPaths, gapsOf, requestGaps } from "@openshell/api/compatibility-fields.ts";
 import { ConfigApplyOutcome } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -15,7 +15,7 @@ import { call, inWorkspace, isBuilt, methodOf, refusal, rpcNames, sampleOf } fro
 const USED: Readonly<Record<string, string>> = {
   WorkspaceSelector: "workspace all_workspaces",
   CreateSandboxRequest: "workspace_scope spec name labels annotations await_main_process_attachment request_id",
-  SandboxSpec: "environment template policy providers command tty",
+  SandboxSpec: "environment template policy providers command tty restart_policy",
   SandboxTemplate: "environment",
   GetSandboxRequest: "workspace_scope name",
   ListSandboxesRequest: "workspace_scope page_size page_token label_selector",
@@ -242,6 +242,7 @@ describe("fields of answers", () => {
       providers: ["p", "q"],
       command: ["true"],
       tty: true,
+      restartPolicy: SandboxRestartPolicy.ON_FAILURE,
     };
     await answer("createSandbox", { name: "x", spec, ...meta });
     const { metadata } = await gateway.phase(SandboxPhase.READY, "x");
@@ -278,7 +279,12 @@ describe("fields of answers", () => {
     await answer("startSandbox");
     await gateway.phase(SandboxPhase.READY, "x");
     gateway.host!.attached.get(metadata!.id)!.exit(7);
-    await gateway.phase(SandboxPhase.ERROR, "x");
+    const again = async () => (await gateway.get("x")).status!;
+    await gateway.until(async () => (await again()).restartCount === 1, "a restart");
+    await gateway.phase(SandboxPhase.READY, "x");
+    gateway.host!.attached.get(metadata!.id)!.exit(7);
+    await gateway.until(async () => (await again()).exitCode === 7, "the wait for the second one");
+    await answer("getSandbox");
     await answer("createSandbox", { name: "y" });
     await answer("listSandboxes", { pageSize: 1 });
     // Held back by its supervisor.

@@ -33,6 +33,7 @@ export class FakeDriver implements ComputeDriver {
   /** Called after each operation has taken effect, before it is reported; may throw. */
   after: (operation: string, sandboxId: string) => Promise<void> | void = () => {};
   onEnd: (sandboxId: string) => void = () => {};
+  #bootId = BOOT;
   #events = new BoundedQueue<DriverEvent>(100);
 
   async validate(): Promise<void> {}
@@ -57,7 +58,7 @@ export class FakeDriver implements ComputeDriver {
       const running: StartedSandbox = {
         sandboxId,
         generation,
-        record: { bootId: BOOT, pid: 1, startTime: 1n },
+        record: { bootId: this.#bootId, pid: 1, startTime: 1n },
         boundary: { kind: "local", socketPath: `/run/${sandboxId}`, netnsCookie: 1n },
         layout: {
           home: "/home/agent",
@@ -102,6 +103,12 @@ export class FakeDriver implements ComputeDriver {
     this.#events = queue;
     signal.addEventListener("abort", () => queue.close(), { once: true });
     return queue;
+  }
+
+  /** What ran is gone, and nobody was told. */
+  reboot(bootId: string): void {
+    this.#bootId = bootId;
+    for (const [id, sandbox] of this.sandboxes) this.sandboxes.set(id, { ...sandbox, running: undefined });
   }
 
   /** Init ends, for whatever reason. */

@@ -12,7 +12,7 @@ import {
 } from "@connectrpc/connect";
 import { type CreateSandboxRequestSchema, OpenShell, type Sandbox, SandboxPhase } from "@openshell/api";
 import { errorBoundary } from "@openshell/api/error-boundary.ts";
-import { systemClock } from "@openshell/base";
+import { type Clock, systemClock } from "@openshell/base";
 import { decodeEncoded } from "@openshell/rpc";
 import pino from "pino";
 import { type Caller, callerKey } from "../../auth/caller.ts";
@@ -73,6 +73,7 @@ export class Harness implements AsyncDisposable {
   host: FakeHost | undefined;
   caller: Caller = admin;
   readonly #folder: string;
+  readonly #clock: Clock;
   readonly #keys = randomBytes(32);
   #stopping = new AbortController();
   #listeners = new Set<HostListener>();
@@ -90,22 +91,25 @@ export class Harness implements AsyncDisposable {
   bootId = BOOT;
   configureHost: (host: FakeHost) => void = () => {};
 
-  private constructor(folder: string) {
+  private constructor(folder: string, clock: Clock) {
     this.#folder = folder;
+    this.#clock = clock;
     this.driver.onEnd = (id) => {
       for (const [key, workload] of this.workloads) if (key.startsWith(`${id}/`)) workload.running = false;
     };
   }
 
-  static async open(): Promise<Harness> {
-    const harness = new Harness(await mkdtemp(join(tmpdir(), "openshell-api-")));
+  /** `clock` is that of every gateway of the test. */
+  static async open(clock: Clock = systemClock): Promise<Harness> {
+    const harness = new Harness(await mkdtemp(join(tmpdir(), "openshell-api-")), clock);
     await harness.#boot();
     return harness;
   }
 
-  async #boot(): Promise<void> {
+  async #boot(crash?: { readonly step: number; readonly side: Side }): Promise<void> {
     const real = await openStore(join(this.#folder, "gateway.db"));
     const process = new MortalProcess();
+    if (crash !== undefined) process.dieAt(crash.step, crash.side);
     this.#process = process;
     void process.died.then(() => this.#loseHost(process));
     this.store = process.store(real);
@@ -120,7 +124,7 @@ export class Harness implements AsyncDisposable {
       config,
       paths: { name: "test", config: this.#folder, state: this.#folder, runtime: this.#folder, logs: this.#folder },
       build: { version: "0.1.0", build: "test" },
-      clock: systemClock,
+      clock: this.#clock,
       log: pino({ level: "debug" }, { write: (line: string) => void this.logLines.push(line) }),
       store: this.store,
       vault: createVault(this.#keys),
@@ -227,8 +231,19 @@ export class Harness implements AsyncDisposable {
    * end, and the death was beyond it.
    */
   async dieDuring(step: number, side: Side, act: () => Promise<unknown>): Promise<boolean> {
+    this.crashAt(step, side);
+    return await this.#untilDead(act);
+  }
+
+  /** As `dieDuring`, for the gateway that starts after a restart of the machine: its start counts. */
+  async dieAfterReboot(step: number, side: Side, act: () => Promise<unknown>): Promise<boolean> {
+    await this.reboot({ step, side });
+    return await this.#untilDead(act);
+  }
+
+  async #untilDead(act: () => Promise<unknown>): Promise<boolean> {
     const process = this.#process;
-    const died = this.crashAt(step, side);
+    const { died } = process;
     await Promise.race([died, act()]);
     // What `act` waited for may have been the very effect that the gateway is about to die after.
     if (process.spare()) return false;
@@ -257,6 +272,16 @@ export class Harness implements AsyncDisposable {
     await this.#halt();
     await this.#boot();
     if (this.#hostRecord !== undefined) this.startHost();
+  }
+
+  /** The machine is restarted: every process is gone, the files stay. */
+  async reboot(crash?: { readonly step: number; readonly side: Side }): Promise<void> {
+    await this.#halt();
+    this.#hostRecord = undefined;
+    this.bootId = `boot-${randomUUID()}`;
+    this.driver.reboot(this.bootId);
+    for (const workload of this.workloads.values()) workload.running = false;
+    await this.#boot(crash);
   }
 
   async #halt(): Promise<void> {
