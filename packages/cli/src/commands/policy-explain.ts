@@ -21,7 +21,7 @@ export const spec: CommandSpec = {
     { long: "binary", value: "PATH", help: "program that connects (default: any that some rule allows)" },
     { long: "method", value: "METHOD", help: "HTTP method, to judge a request too" },
     { long: "path", value: "PATH", help: "its path, with a query if it has one (default: /)" },
-    { ...OUTPUT_FLAG, choices: ["table", "json"] },
+    OUTPUT_FLAG,
   ],
   about: ["The exit status is 0 when it is allowed and 1 when it is denied."],
   examples: [
@@ -48,8 +48,9 @@ export async function run(context: Context, args: Args): Promise<number> {
   const policy = await policyToJudge(context, args);
   const verdicts = judge(policy, host, port, args);
   const allowed = verdicts.every((verdict) => verdict.allowed);
-  if (context.outputFormat === "json") {
-    await context.printStructured({ allowed, decisions: verdicts }, "json");
+  const format = context.outputFormat;
+  if (format !== "table") {
+    await context.printStructured({ allowed, decisions: verdicts }, format);
     return allowed ? EXIT.ok : EXIT.failure;
   }
   const { out } = context;

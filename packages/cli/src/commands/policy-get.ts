@@ -16,7 +16,7 @@ export const spec: CommandSpec = {
     { long: "rev", value: "N", help: "a stored revision (default: 0, the effective policy)" },
     { long: "full", conflicts: ["base"], help: "with the policy itself, rules of providers included" },
     { long: "base", help: "with the policy itself as it was set, without rules of providers" },
-    { ...OUTPUT_FLAG, choices: ["table", "json"] },
+    OUTPUT_FLAG,
   ],
   about: ["What --base prints behind the line --- can be changed and given back to openshell policy set."],
   examples: ["openshell policy get dev --base", "openshell policy get dev --rev 3 -o json"],
@@ -29,8 +29,9 @@ export async function run(context: Context, args: Args): Promise<number> {
   const result = rev === 0 ? await effective(context, name, scope) : await stored(context, name, rev, scope);
   const policy = result.policy === undefined ? undefined : plainPolicy(result.policy);
   const shown = policy === undefined || !args.has("base") ? policy : withoutProviderRules(policy);
-  if (context.outputFormat === "json") {
-    await context.printStructured({ ...result.facts, policy: shown ?? null }, "json");
+  const format = context.outputFormat;
+  if (format !== "table") {
+    await context.printStructured({ ...result.facts, policy: shown ?? null }, format);
     return EXIT.ok;
   }
   const lines = result.lines.map(([label, value]) => `${label}: ${value}\n`).join("");

@@ -7,10 +7,7 @@ export const spec: CommandSpec = {
   path: ["policy", "validate"],
   summary: "check a policy file",
   positionals: [{ name: "FILE" }],
-  flags: [
-    { long: "policy", value: "FILE", help: "the file; - for standard input" },
-    { ...OUTPUT_FLAG, choices: ["table", "json"] },
-  ],
+  flags: [{ long: "policy", value: "FILE", help: "the file; - for standard input" }, OUTPUT_FLAG],
   about: ["Needs no gateway. Reports every problem at once, with line and column; the exit status is 1 then."],
   examples: ["openshell policy validate policy.yaml"],
 };
@@ -19,7 +16,8 @@ export async function run(context: Context, args: Args): Promise<number> {
   const file = args.value("policy") ?? args.positionals[0];
   if (file === undefined) throw usageError("no file is named", "Write openshell policy validate FILE");
   const { policy, violations, warnings, problems } = await checkPolicyFile(file, context);
-  if (context.outputFormat === "json") {
+  const format = context.outputFormat;
+  if (format !== "table") {
     const violation = problems.map(({ code, message, next, path, line, column }) => ({
       code,
       message,
@@ -28,7 +26,7 @@ export async function run(context: Context, args: Args): Promise<number> {
       line,
       column,
     }));
-    await context.printStructured({ file, valid: policy !== undefined, violations: violation, warnings }, "json");
+    await context.printStructured({ file, valid: policy !== undefined, violations: violation, warnings }, format);
     return policy === undefined ? EXIT.failure : EXIT.ok;
   }
   for (const line of warnings) await context.warn(line);

@@ -2,6 +2,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { EXIT, errorLines, toCliError, usageError } from "../errors.ts";
 import { forgetSandbox } from "../model/last-sandbox.ts";
+import { pagesOf } from "../model/paging.ts";
 import { sandboxView } from "../model/sandbox.ts";
 import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
 
@@ -15,8 +16,6 @@ export const spec: CommandSpec = {
 };
 
 const PAGE = 1000;
-/** Pages of `--all`; more would be an endless list. */
-const MAX_PAGES = 1000;
 
 export async function run(context: Context, args: Args): Promise<number> {
   const all = args.has("all");
@@ -48,13 +47,9 @@ async function remove(context: Context, name: string): Promise<boolean> {
 
 async function everyName(context: Context): Promise<readonly string[]> {
   const names: string[] = [];
-  let pageToken = "";
-  for (let page = 0; page < MAX_PAGES; page += 1) {
-    const answer = await context.call("ListSandboxes", { workspaceScope: context.scope, pageSize: PAGE, pageToken });
-    const list = Array.isArray(answer["sandboxes"]) ? answer["sandboxes"] : [];
-    names.push(...list.map((item) => sandboxView(item).name));
-    pageToken = typeof answer["nextPageToken"] === "string" ? answer["nextPageToken"] : "";
-    if (pageToken === "") break;
+  const request = { workspaceScope: context.scope };
+  for await (const { items } of pagesOf(context, "ListSandboxes", request, "sandboxes", undefined, PAGE)) {
+    names.push(...items.map((item) => sandboxView(item).name));
   }
   return names;
 }

@@ -6,27 +6,27 @@ export interface Cell {
   readonly paint?: (text: string) => string;
 }
 
-/** Columns two spaces apart, left aligned, as wide as their widest cell; no spaces at the end of a line. Ends with a line end. */
-export function renderTable(
-  headers: readonly string[],
+/** `widths` grown to hold these rows. */
+export function columnWidths(
+  widths: readonly number[],
   rows: readonly (readonly (string | Cell)[])[],
-  style: Style,
-): string {
-  const cells = rows.map((row) => row.map((cell) => (typeof cell === "string" ? { text: cell } : cell)));
-  const widths = headers.map((header, index) =>
-    Math.max(header.length, ...cells.map((row) => [...(row[index]?.text ?? "")].length)),
-  );
-  const line = (row: readonly Cell[]): string =>
-    row
-      .map((cell, index) => {
-        const last = index === row.length - 1;
-        const padding = last ? "" : " ".repeat(widths[index]! - [...cell.text].length);
-        return (cell.paint === undefined ? cell.text : cell.paint(cell.text)) + padding;
-      })
-      .join("  ")
-      .trimEnd();
-  const head = line(headers.map((text) => ({ text, paint: style.bold })));
-  return `${[head, ...cells.map(line)].join("\n")}\n`;
+): readonly number[] {
+  const length = (cell: string | Cell | undefined): number =>
+    [...(typeof cell === "string" ? cell : (cell?.text ?? ""))].length;
+  return widths.map((width, index) => rows.reduce((most, row) => Math.max(most, length(row[index])), width));
+}
+
+/** One line: columns two spaces apart, left aligned; no spaces at the end. */
+export function tableLine(row: readonly (string | Cell)[], widths: readonly number[]): string {
+  return row
+    .map((item, index) => {
+      const cell: Cell = typeof item === "string" ? { text: item } : item;
+      const last = index === row.length - 1;
+      const padding = last ? "" : " ".repeat(widths[index]! - [...cell.text].length);
+      return (cell.paint === undefined ? cell.text : cell.paint(cell.text)) + padding;
+    })
+    .join("  ")
+    .trimEnd();
 }
 
 /** A detail view: a title, and labelled lines. */
