@@ -1,5 +1,7 @@
+import { readFileSync } from "node:fs";
 import { type ClientHttp2Session, connect as connectHttp2, type SecureClientSessionOptions } from "node:http2";
 import { connect } from "node:net";
+import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { create, type DescMethod, getOption, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
@@ -14,6 +16,7 @@ import {
 import { compatibility, type RpcName } from "@openshell/api/compatibility.ts";
 import { ERROR_DOMAIN } from "@openshell/api/errors.ts";
 import { authorization } from "@openshell/api/generated/options_pb.js";
+import { issueLeaf } from "@openshell/gateway/pki/issue.ts";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { GatewayProcess } from "../gateway/gateway-process.ts";
 import { frame, type RawAnswer, rawCall } from "./raw-call.ts";
@@ -316,6 +319,72 @@ describe("over TLS", () => {
       expect(answer.message).not.toContain("eyJ");
     } finally {
       anonymous.destroy();
+    }
+  });
+
+  /** A connection with a client certificate of the gateway's CA, made for the role of its organizational unit. */
+  const as = async (role: string | undefined): Promise<ClientHttp2Session> => {
+    const authority = {
+      certificatePem: readFileSync(join(gateway.paths.state, "keys", "ca.crt"), "utf8"),
+      privateKeyPem: readFileSync(join(gateway.paths.state, "keys", "ca.key"), "utf8"),
+    };
+    const unit = role === undefined ? {} : { organizationalUnit: role };
+    const leaf = {
+      authority,
+      commonName: `a ${role}`,
+      ...unit,
+      use: "client",
+      names: [],
+      days: 1,
+      now: Date.now(),
+    } as const;
+    const { certificatePem, privateKeyPem } = await issueLeaf(leaf);
+    return dial({ cert: certificatePem, key: privateKeyPem });
+  };
+
+  test.each([
+    ["an operator", "operator"],
+    ["nobody's role", "visitor"],
+    ["no role", undefined],
+  ])("a certificate of %s opens its own methods and no other, built or not", async (_, role) => {
+    const caller = await as(role);
+    try {
+      for (const method of OpenShell.methods) {
+        const mode = modeOf(method);
+        const { code, message } = await rawCall(caller, pathOf(method), frame(new Uint8Array()));
+        const expected =
+          mode === "unauthenticated"
+            ? 0
+            : mode === "operator" && role === "operator"
+              ? Code.Unimplemented
+              : Code.PermissionDenied;
+        expect([method.name, code, message]).toEqual([method.name, expected, message]);
+        if (expected === Code.PermissionDenied)
+          expect(message).toMatch(/may not call \w+\. Use an? \w+'s client certificate$/);
+      }
+    } finally {
+      caller.destroy();
+    }
+  });
+
+  test("who may not is answered the same with a request id and without, for what exists and what does not", async () => {
+    const visitor = await as("visitor");
+    try {
+      const answers = new Set<string>();
+      for (const requestId of ["", "7b0c9a3e-1f8d-4c55-9c3b-8e1d2a4f6071", "no id"]) {
+        for (const name of ["", "some-name"]) {
+          const message = encode(CreateSandboxRequestSchema, { ...scope, name, spec: {}, requestId });
+          const { code, message: text } = await rawCall(
+            visitor,
+            pathOf(OpenShell.method.createSandbox),
+            frame(message),
+          );
+          answers.add(`${code} ${text}`);
+        }
+      }
+      expect([...answers]).toEqual([expect.stringMatching(new RegExp(`^${Code.PermissionDenied} `))]);
+    } finally {
+      visitor.destroy();
     }
   });
 
