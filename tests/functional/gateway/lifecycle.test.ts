@@ -210,7 +210,10 @@ describe("the gateway process", () => {
       const [response] = (await once(sent.end("{}"), "response")) as [import("node:http").IncomingMessage];
       return [response.statusCode, await text(response)];
     };
-    expect(await call({})).toEqual([200, expect.stringContaining("unauthenticated-local-dev")]);
+    expect(await call({})).toEqual([
+      200,
+      expect.stringMatching(/unauthenticated-local-dev.*"identityProvider":\s*"local_dev"/),
+    ]);
     expect(await call({ host: "rebound.example:17670" })).toEqual([
       403,
       expect.stringContaining("not of this machine"),

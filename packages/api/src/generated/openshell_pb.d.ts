@@ -117,7 +117,7 @@ export declare type GetCurrentUserResponse = Message<"openshell.v1.GetCurrentUse
   scopes: string[];
 
   /**
-   * `oidc`, `mtls`, `cloudflare_access` or `local_dev`.
+   * `oidc`, `mtls`, `cloudflare_access`, `local_dev` (nobody was asked), or `local` for the socket of the own user.
    *
    * @generated from field: string identity_provider = 5;
    */

@@ -1,7 +1,7 @@
 import { type ContextKey, createContextKey, type HandlerContext } from "@connectrpc/connect";
 
-/** How the gateway knows who calls. `local`: the user socket of the gateway's own uid; `dev`: nobody was asked (configured so). */
-export type IdentityProviderName = "local" | "mtls" | "dev";
+/** How the gateway knows who calls. `local`: the user socket of the gateway's own uid; `local_dev`: nobody was asked (configured so). */
+export type IdentityProviderName = "local" | "mtls" | "local_dev";
 
 /** An authenticated user. */
 export interface Caller {

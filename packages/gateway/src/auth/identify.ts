@@ -73,7 +73,7 @@ export function devPeer(): Peer {
   const caller: Caller = {
     subject: "unauthenticated-local-dev",
     displayName: "unauthenticated local user",
-    identityProvider: "dev",
+    identityProvider: "local_dev",
     roles: [USER_ROLE, ADMIN_ROLE],
     scopes: [ALL_SCOPES],
     admin: true,
