@@ -9,9 +9,13 @@ import { calls } from "./calls.ts";
 import { output } from "./output.ts";
 
 const CLIENTS = [1, 16, 64] as const;
+/** What programs are written with. */
+const PRODUCTS = LIBRARIES.filter((library) => library !== "bare");
 const OPERATIONS = ["unary", "echo"] as const;
 /** Each figure is the median of so many rounds; in each round all libraries take turns. */
 const ROUNDS = 3;
+/** Each library runs so long before it is measured: its code is compiled then. */
+const WARM_UP_SECONDS = 0.4;
 
 /** RPC libraries, the same service by each; then the gateway's own calls and its bulk output. */
 export async function rpc(stage: Stage): Promise<void> {
@@ -34,11 +38,15 @@ async function compare(stage: Stage, servers: RpcServers): Promise<void> {
 /** Each library's client with its server: what a program has of it that uses the library on both sides. */
 async function comparePairs(stage: Stage, servers: RpcServers, workers: ReadonlyMap<Library, Worker>): Promise<void> {
   for (const operation of OPERATIONS) {
+    for (const client of LIBRARIES) {
+      const warm = { operation, client, clients: 16, seconds: WARM_UP_SECONDS } as const;
+      await measure(workers.get(client)!, servers, client, warm, "both");
+    }
     for (const clients of CLIENTS) {
       const job = { operation, clients, seconds: stage.seconds / ROUNDS } as const;
       const turn = (library: Library) =>
         measure(workers.get(library)!, servers, library, { ...job, client: library }, "both");
-      report(stage, "pair", operation, clients, await rounds(turn));
+      report(stage, "pair", operation, clients, await rounds(PRODUCTS, turn));
     }
   }
 }
@@ -53,7 +61,7 @@ async function compareServers(stage: Stage, servers: RpcServers, worker: Worker)
       "server",
       operation,
       clients,
-      await rounds((library) => measure(worker, servers, library, job, "server")),
+      await rounds(LIBRARIES, (library) => measure(worker, servers, library, job, "server")),
     );
   }
 }
@@ -67,10 +75,13 @@ interface Figures {
   readonly cpu: number;
 }
 
-async function rounds(turn: (library: Library) => Promise<Figures>): Promise<ReadonlyMap<Library, Figures>> {
-  const taken = new Map<Library, Figures[]>(LIBRARIES.map((library) => [library, []]));
+async function rounds(
+  libraries: readonly Library[],
+  turn: (library: Library) => Promise<Figures>,
+): Promise<ReadonlyMap<Library, Figures>> {
+  const taken = new Map<Library, Figures[]>(libraries.map((library) => [library, []]));
   for (let round = 0; round < ROUNDS; round += 1)
-    for (const library of LIBRARIES) taken.get(library)!.push(await turn(library));
+    for (const library of libraries) taken.get(library)!.push(await turn(library));
   const middle = (figures: readonly Figures[]): Figures => ({
     perSecond: median(figures.map(({ perSecond }) => perSecond)),
     p50: median(figures.map(({ p50 }) => p50)),
@@ -105,7 +116,7 @@ function report(
 ): void {
   const scale = operation === "unary" ? 1 : ECHO_BYTES / 1e6;
   const call = operation === "unary" ? `unary, ${UNARY_BYTES} bytes` : `stream echo, ${ECHO_BYTES / 1024} KiB`;
-  const others = LIBRARIES.filter((library) => library !== "lane");
+  const others = [...figures.keys()].filter((library) => library !== "lane");
   const lane = figures.get("lane")!;
   const details: Record<string, number> = {};
   for (const library of others) if (library !== "grpc-js") details[library] = figures.get(library)!.perSecond * scale;
