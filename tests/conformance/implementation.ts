@@ -15,7 +15,7 @@ import { createLaneTransport, grpcLane } from "@openshell/rpc";
 /** Which code speaks the protocols. */
 export type Implementation = "lane" | "connect-node";
 
-export const IMPLEMENTATIONS: readonly Implementation[] = ["lane", "connect-node"];
+const IMPLEMENTATIONS: readonly Implementation[] = ["lane", "connect-node"];
 
 /** Every message that is not empty is compressed where the case asks for compression. */
 const COMPRESS_MIN_BYTES = 1;
