@@ -29,14 +29,17 @@ struct bytes { const uint8_t *data; uint32_t size; };
 struct range { uint32_t inside, outside, count; };
 struct route { struct bytes message; bool optional; };
 
-enum step_kind { STEP_TMPFS = 1, STEP_DIRECTORY, STEP_FILE, STEP_SYMLINK, STEP_BIND, STEP_VOLUME, STEP_PROC, STEP_DEVPTS, STEP_SEAL };
+enum step_kind { STEP_TMPFS = 1, STEP_DIRECTORY, STEP_FILE, STEP_SYMLINK, STEP_BIND, STEP_VOLUME, STEP_PROC, STEP_DEVPTS, STEP_SEAL, STEP_OVERLAY };
+/* Whose ids those on disk appear as: as they are; one owner's as the agent's; all as the ids inside. */
+enum step_idmap { IDMAP_NONE = 0, IDMAP_OWNER, IDMAP_SANDBOX };
 struct step {
   enum step_kind kind;
   const char *target, *source;
   struct bytes content;
   uint64_t size;
   uint32_t mode, host_uid, host_gid;
-  bool agent_owned, read_only, recursive, optional, noexec, device, idmap;
+  bool agent_owned, read_only, recursive, optional, noexec, device;
+  enum step_idmap idmap;
   int tree;                /* detached mount, or -1: init opens it itself; -2: optional and absent */
 };
 
@@ -72,7 +75,7 @@ struct sandbox {
   uint32_t listeners;
   uint64_t netns_cookie;
   uint32_t host_uid;       /* the host's uid as seen from inside */
-  bool privileged, inside_root, ipv6;
+  bool privileged, inside_root, ipv6, overlay;
   int control, link, freeze_file, freeze_state, freeze_procs, init_pid_fd;
 };
 extern struct sandbox box;

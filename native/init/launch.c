@@ -154,15 +154,27 @@ static int idmap_namespace(const struct step *s) {
   return userns;
 }
 
+/* The sandbox's own: the ids of an image on disk are those inside, whatever block of host ids the sandbox has. */
+static int sandbox_namespace(const struct step *s) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/ns/user", child);
+  int userns = open(path, O_RDONLY | O_CLOEXEC);
+  return userns < 0 ? failed("idmap-namespace", s->source) : userns;
+}
+
+static bool same_map(const struct step *a, const struct step *b) {
+  return a->idmap == b->idmap && a->host_uid == b->host_uid && a->host_gid == b->host_gid;
+}
+
 static int send_trees(int sync) {
   struct step *same = NULL;
   int userns = -1;
   for (uint32_t i = 0; i < box.plan.steps; i++) {
     struct step *s = &box.plan.step[i];
     if (s->kind != STEP_VOLUME || !s->idmap) continue;
-    if (same == NULL || same->host_uid != s->host_uid || same->host_gid != s->host_gid) {
+    if (same == NULL || !same_map(same, s)) {
       if (userns >= 0) close(userns);
-      if ((userns = idmap_namespace(s)) < 0) return -1;
+      if ((userns = s->idmap == IDMAP_SANDBOX ? sandbox_namespace(s) : idmap_namespace(s)) < 0) return -1;
       same = s;
     }
     if (open_tree_for(s, userns) < 0) return -1;

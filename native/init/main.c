@@ -83,7 +83,7 @@ static void set_up_layers(struct writer *w) {
   put_layer(w, "namespaces", true, "user, mount, pid, network, ipc, uts, cgroup");
   snprintf(text, sizeof text, "%u ids, inside %u is outside %u", box.plan.uid_map[0].count, box.plan.uid, outside_id(box.plan.uid_map, box.plan.uid_ranges, box.plan.uid));
   put_layer(w, "separate_ids", box.inside_root, text);
-  put_layer(w, "root_view", true, "own root, read-only system folders");
+  put_layer(w, "root_view", true, box.overlay ? "own root, an image under a layer of its own" : "own root, read-only system folders");
   put_layer(w, "network_capture", true, modes[box.plan.mode]);
   put_layer(w, "ipv6", box.ipv6, box.ipv6 ? "captured" : "not available, nothing can be sent over it");
   snprintf(text, sizeof text, "%u cgroups", box.plan.cgroups);

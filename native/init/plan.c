@@ -45,8 +45,12 @@ static void get_step(struct reader *r, struct step *s) {
       s->source = get_string(r);
       s->read_only = get_u8(r);
       s->idmap = get_u8(r);
+      if (s->idmap > IDMAP_SANDBOX) r->bad = true;
       s->host_uid = get_u32(r);
       s->host_gid = get_u32(r);
+      return;
+    case STEP_OVERLAY:
+      s->source = get_string(r);
       return;
     case STEP_PROC:
     case STEP_DEVPTS:

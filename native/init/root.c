@@ -169,6 +169,17 @@ static int seal(const char *target) {
   return 0;
 }
 
+/* The image under a layer of the sandbox's own becomes the root: the steps before put its parts below the first one, the
+ * steps after work below it. Names in `source` are relative, so that the kernel shows no path of the host inside. */
+static int mount_overlay(const struct step *s) {
+  if (make_directory(s->target, 0755, s) < 0 || mount_at("overlay", s->target, MS_NOSUID | MS_NODEV, s->source) < 0) return failed("overlay", s->target);
+  int at = open_below(s->target, O_PATH | O_DIRECTORY);
+  if (at < 0 || fchdir(at) < 0) return failed("overlay-enter", s->target);
+  close(at);
+  box.overlay = true;
+  return 0;
+}
+
 static int carry_out(struct step *s) {
   switch (s->kind) {
     case STEP_TMPFS: return mount_tmpfs(s, s->target, s->mode, s->size);
@@ -186,6 +197,7 @@ static int carry_out(struct step *s) {
         return failed("devpts", s->target);
       return 0;
     case STEP_SEAL: return seal(s->target);
+    case STEP_OVERLAY: return mount_overlay(s);
   }
   return failed("step", s->target);
 }

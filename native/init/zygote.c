@@ -11,6 +11,7 @@
 
 #include "caps.h"
 #include "fds.h"
+#include "probe.h"
 #include "restrict.h"
 
 static _Noreturn void refuse(int report, const char *step) {
@@ -60,14 +61,14 @@ static _Noreturn void become_program(const int *fd) {
   const uint8_t *data = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd[0], 0);
   if (data == MAP_FAILED) refuse(report, "request");
   struct reader r = {data, data + st.st_size, false};
-  bool terminal = get_u8(&r) == STDIO_PTY;
+  uint8_t kind = get_u8(&r);
   get_u32(&r); /* window size: set on the terminal already */
   const char *folder = get_string(&r);
   char **argv = get_strings(&r), **env = get_strings(&r);
   errno = EINVAL;
   if (r.bad || argv == NULL || env == NULL || argv[0] == NULL) refuse(report, "request");
   setsid();
-  if (terminal && ioctl(fd[1], TIOCSCTTY, 0) < 0) refuse(report, "terminal");
+  if (kind == STDIO_PTY && ioctl(fd[1], TIOCSCTTY, 0) < 0) refuse(report, "terminal");
   for (int i = 0; i < 3; i++)
     if (dup2(fd[1 + i], i) < 0) refuse(report, "stdio");
   for (int number = 1; number < NSIG; number++) signal(number, SIG_DFL);
@@ -75,6 +76,10 @@ static _Noreturn void become_program(const int *fd) {
   sigprocmask(SIG_SETMASK, &none, NULL);
   if (become_agent() < 0) refuse(report, failure.step);
   if (chdir(folder) < 0) refuse(report, "cwd");
+  if (kind == STDIO_PROBE) {
+    close_except((const int[]){0, 1, 2}, 3);
+    run_canaries(argv);
+  }
   execute(argv, env);
   refuse(report, "exec");
 }

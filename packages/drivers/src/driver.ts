@@ -17,7 +17,7 @@ export interface ComputeDriver extends AsyncDisposable {
   /** Everything that can be refused before anything is stored; no side effect. Throws `DriverError`. */
   validate(intent: SandboxIntent): Promise<void>;
   /** Makes the sandbox's folders and starts init. On failure nothing of this generation is left running. */
-  create(intent: SandboxIntent): Promise<StartedSandbox>;
+  create(intent: SandboxIntent, onProgress?: OnProgress): Promise<StartedSandbox>;
   /** Starts a stopped sandbox as a new generation; its home is kept. Fails with `sandbox_not_found` when its folders are gone. */
   start(intent: SandboxIntent): Promise<StartedSandbox>;
   /**
@@ -49,6 +49,9 @@ export interface DriverCapabilities {
   readonly identityMode: "root" | "user";
 }
 
+/** Hears once a second or so what a long preparation does; false ends it, since nobody wants the sandbox any more. */
+export type OnProgress = (message: string) => Promise<boolean>;
+
 /** Everything a driver needs to run one generation of one sandbox. Plain data; persisted by the driver without `nonce`. */
 export interface SandboxIntent {
   /** Unique over all time; letters, digits and hyphens. */
@@ -61,8 +64,8 @@ export interface SandboxIntent {
   readonly nonce: Uint8Array;
   /** Which block of host ids the store allotted to this sandbox (`identityMode: "root"`), else undefined. */
   readonly idBlock: number | undefined;
-  /** Where the root comes from. Image roots are other kinds. */
-  readonly root: { readonly kind: "host" };
+  /** Where the root comes from: the host's system folders, or an image on this machine. */
+  readonly root: SandboxRoot;
   /** Host name inside; a DNS label. */
   readonly hostname: string;
   readonly process: ProcessIdentityRequest;
@@ -82,6 +85,9 @@ export interface SandboxIntent {
   /** Further roots that the agent's clients trust, PEM; empty for none. */
   readonly additionalCaPem: string;
 }
+
+/** `source`: absolute path of a folder that is a root file system, or of an archive of one. */
+export type SandboxRoot = { readonly kind: "host" } | { readonly kind: "image"; readonly source: string };
 
 /** The policy's process section; empty strings are "not given". */
 export interface ProcessIdentityRequest {
@@ -172,6 +178,9 @@ export type DriverErrorCode =
   | "invalid_intent"
   | "invalid_driver_config"
   | "identity_refused"
+  | "image_invalid"
+  | "image_refused"
+  | "image_unavailable"
   | "volume_invalid"
   | "volume_refused"
   | "volume_unavailable"

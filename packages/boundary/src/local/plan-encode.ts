@@ -30,7 +30,9 @@ const STEPS = {
   proc: 7,
   devpts: 8,
   seal: 9,
+  overlay: 10,
 } as const;
+const IDMAPS = { none: 0, owner: 1, sandbox: 2 } as const;
 
 function refuse(message: string): never {
   throw new RuntimeError("launch_plan_invalid", `The launch plan cannot be encoded: ${message}`);
@@ -150,15 +152,37 @@ function writeStep(w: ByteWriter, step: EncodedStep): void {
       return;
     case "volume":
       w.string(step.source).flag(step.readOnly);
-      w.flag(step.idmap !== undefined)
-        .u32(step.idmap?.hostUid ?? 0)
-        .u32(step.idmap?.hostGid ?? 0);
+      writeIdmap(w, step.idmap);
+      return;
+    case "overlay":
+      w.string(overlayOptions(step));
       return;
     case "proc":
     case "devpts":
     case "seal":
       return;
   }
+}
+
+function writeIdmap(w: ByteWriter, idmap: Extract<RootStep, { readonly kind: "volume" }>["idmap"]): void {
+  const kind = idmap === undefined ? "none" : idmap === "sandbox" ? "sandbox" : "owner";
+  const owner = typeof idmap === "object" ? idmap : { hostUid: 0, hostGid: 0 };
+  w.u8(IDMAPS[kind]).u32(owner.hostUid).u32(owner.hostGid);
+}
+
+/**
+ * Mount options (kernel: Documentation/filesystems/overlayfs.rst). `userxattr`: a user namespace may not write the
+ * `trusted.` attributes that overlayfs uses otherwise; it also keeps redirects and metadata-only copies off, so that nothing
+ * in a layer can point elsewhere.
+ */
+function overlayOptions(step: Extract<RootStep, { readonly kind: "overlay" }>): string {
+  const relative = (path: string): string => {
+    // What separates options and layers never needs escaping: the parts are mounted under names of our own.
+    if (!/^(?:\/[a-z0-9]+)+$/.test(path)) refuse(`${JSON.stringify(path)} cannot be a part of an overlay`);
+    return path.slice(1);
+  };
+  const lower = step.lower.map(relative).join(":");
+  return `userxattr,lowerdir=${lower},upperdir=${relative(step.upper)},workdir=${relative(step.work)}`;
 }
 
 function writeNetwork(w: ByteWriter, network: PlanNetwork): void {

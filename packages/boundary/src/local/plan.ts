@@ -72,18 +72,32 @@ export type RootStep =
       readonly optional: boolean;
       readonly noexec: boolean;
     }
-  /** Caller's folder: opened by the launcher component by component without following links, then mounted by descriptor. `idmap`: caller's ids appear as the agent's. */
+  /**
+   * Caller's folder: opened by the launcher component by component without following links, then mounted by descriptor.
+   * `idmap`: caller's ids appear as the agent's; `sandbox`: every id on disk appears as the equal id inside.
+   */
   | {
       readonly kind: "volume";
       readonly source: string;
       readonly target: string;
       readonly readOnly: boolean;
-      readonly idmap: { readonly hostUid: number; readonly hostGid: number } | undefined;
+      readonly idmap: { readonly hostUid: number; readonly hostGid: number } | "sandbox" | undefined;
     }
   /** Private /proc with hidepid=invisible. */
   | { readonly kind: "proc"; readonly target: string }
   /** Minimal /dev: null, zero, full, random, urandom, tty (binds), pts newinstance, shm, fd links. */
   | { readonly kind: "dev"; readonly target: string }
+  /**
+   * overlayfs on `target`, which becomes the root: every later target lies below it, nothing earlier stays visible but as
+   * part of it. The parts are absolute paths of earlier steps; `lower` has the topmost first.
+   */
+  | {
+      readonly kind: "overlay";
+      readonly target: string;
+      readonly lower: readonly string[];
+      readonly upper: string;
+      readonly work: string;
+    }
   /** Makes `target` read-only at the end (for the root tmpfs). */
   | { readonly kind: "seal"; readonly target: string };
 

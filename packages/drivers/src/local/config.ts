@@ -6,6 +6,10 @@ import { FIRST_BLOCK_ID, ID_BLOCKS } from "./identity.ts";
 export const localDriverTable = z.strictObject({
   /** Folders that any caller may mount volumes from. */
   volume_roots: z.array(z.string().startsWith("/")).default([]),
+  /** Folders below which any caller may name root file systems and archives of them; all of their files can be read inside. */
+  image_roots: z.array(z.string().startsWith("/")).default([]),
+  /** An unpacked image that no sandbox uses is kept for so long, seconds; 0 removes it with its last sandbox. */
+  image_keep_seconds: z.int().min(0).max(31_536_000).default(3_600),
   /** Processes of a sandbox that asks for no limit of its own. */
   sandbox_pids_limit: z.int().min(16).max(4_194_304).default(2_048),
   /** Memory of a sandbox that asks for none, bytes; 0 leaves it to the machine. */

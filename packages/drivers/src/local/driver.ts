@@ -10,6 +10,7 @@ import {
   DriverError,
   type DriverEvent,
   type DriverSandbox,
+  type OnProgress,
   type SandboxIntent,
   type StartedSandbox,
 } from "../driver.ts";
@@ -28,6 +29,12 @@ import {
 import type { LocalDriverConfig } from "./config.ts";
 import { endProcesses, thaw } from "./end.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
+import type { ImageFacts } from "./image/facts.ts";
+import { ImageLimit } from "./image/limits.ts";
+import { imageLayer, imagesFolder, prepareImage, prepareLayers, usedImages } from "./image/roots.ts";
+import { checkImageSource } from "./image/source.ts";
+import { ImageStore } from "./image/store.ts";
+import { type Unpack, unpackInThread } from "./image/thread.ts";
 import {
   type CaptureChoice,
   captureLayer,
@@ -40,7 +47,16 @@ import {
 } from "./launch.ts";
 import { launchFailed } from "./launch-error.ts";
 import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
-import { checkId, ownFolders, type ResolvedIntent, resolveIntent, rootSteps, workloadLayout } from "./resolve.ts";
+import {
+  checkId,
+  ownFolders,
+  privateFolders,
+  type ResolveContext,
+  type ResolvedIntent,
+  resolveIntent,
+  rootSteps,
+  workloadLayout,
+} from "./resolve.ts";
 import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
 import { InitWatch } from "./watch.ts";
 
@@ -60,6 +76,7 @@ export interface LocalDriverOptions {
   readonly processes?: ProcessTable;
   readonly cgroups?: CgroupPlaces;
   readonly launch?: Launch;
+  readonly unpack?: Unpack;
 }
 
 /**
@@ -82,6 +99,16 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
   // The launcher follows no link below a volume's or home's path.
   const folders = new SandboxFolders(realpathSync(sandboxes));
   await folders.emptyTrash();
+  const images = new ImageStore({
+    folder: realpathSync(await imagesFolder(paths.state)),
+    owners: mode.kind === "root" ? "archive" : "own",
+    limits: ImageLimit,
+    keepMs: config.image_keep_seconds * 1_000,
+    clock,
+    unpack: options.unpack ?? unpackInThread,
+    used: () => usedImages(folders),
+  });
+  await images.open();
   const capture = await probeCapture(launch, {
     runtimeFolder: paths.runtime,
     identity: resolveIdentity({ runAsUser: "", runAsGroup: "" }, mode, 0),
@@ -99,6 +126,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
     launch,
     mode,
     folders,
+    images,
     capture,
     cgroups,
     limits,
@@ -111,6 +139,7 @@ interface Resources {
   readonly launch: Launch;
   readonly mode: IdentityMode;
   readonly folders: SandboxFolders;
+  readonly images: ImageStore;
   readonly capture: CaptureChoice;
   readonly cgroups: CgroupPlaces;
   /** Limits that can be set here. */
@@ -145,26 +174,30 @@ class LocalDriver implements ComputeDriver {
   }
 
   async validate(intent: SandboxIntent): Promise<void> {
+    this.#checkImage(intent);
     this.#resolve(intent);
   }
 
-  async create(intent: SandboxIntent): Promise<StartedSandbox> {
-    const resolved = this.#resolve(intent);
+  async create(intent: SandboxIntent, onProgress: OnProgress = async () => true): Promise<StartedSandbox> {
+    const kind = this.#checkImage(intent);
+    this.#resolve(intent);
     try {
       await makeFolder(this.#with.folders.of(intent.sandboxId), 0o700);
-      return await this.#run(intent, resolved);
+      const { folders, images } = this.#with;
+      return await this.#run(intent, await prepareImage(intent, kind, folders, images, onProgress));
     } catch (error) {
-      throw launchFailed(error, intent.volumes);
+      throw launchFailed(error, intent);
     }
   }
 
   async start(intent: SandboxIntent): Promise<StartedSandbox> {
-    const resolved = this.#resolve(intent);
-    if (!(await this.#with.folders.exists(intent.sandboxId))) throw notFound(intent.sandboxId);
+    this.#resolve(intent);
+    const { folders, images } = this.#with;
+    if (!(await folders.exists(intent.sandboxId))) throw notFound(intent.sandboxId);
     try {
-      return await this.#run(intent, resolved);
+      return await this.#run(intent, await prepareImage(intent, undefined, folders, images, async () => true));
     } catch (error) {
-      throw launchFailed(error, intent.volumes);
+      throw launchFailed(error, intent);
     }
   }
 
@@ -180,7 +213,9 @@ class LocalDriver implements ComputeDriver {
     try {
       await this.#end(await this.#traces(sandboxId));
       await rm(this.#controlFolder(sandboxId), { recursive: true, force: true });
+      const image = await folders.readImage(sandboxId).catch(() => undefined);
       await folders.remove(sandboxId);
+      if (image?.kind === "archive") await this.#with.images.sweep();
     } catch (error) {
       if (error instanceof RuntimeError) throw error;
       throw new DriverError("delete_failed", `sandbox ${sandboxId} could not be removed: ${describeError(error)}`, {
@@ -215,21 +250,30 @@ class LocalDriver implements ComputeDriver {
   /** Sandboxes live on; only watching ends. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#watch[Symbol.asyncDispose]();
+    await this.#with.images[Symbol.asyncDispose]();
   }
 
-  #resolve(intent: SandboxIntent): ResolvedIntent {
+  #context(): ResolveContext {
     const { paths, clientConfigRoot, config } = this.#options;
-    return resolveIntent(intent, {
-      paths,
-      clientConfigRoot,
-      config,
-      mode: this.#with.mode,
-      gatewayUid: process.getuid!(),
-      trust: this.#trust,
-    });
+    const gatewayUid = process.getuid!();
+    return { paths, clientConfigRoot, config, mode: this.#with.mode, gatewayUid, trust: this.#trust };
   }
 
-  async #run(intent: SandboxIntent, resolved: ResolvedIntent): Promise<StartedSandbox> {
+  #resolve(intent: SandboxIntent, image?: ImageFacts): ResolvedIntent {
+    return resolveIntent(intent, this.#context(), image);
+  }
+
+  /** Whether the caller may use the image; what it is. Asked once, at creation. */
+  #checkImage({ caller, root }: SandboxIntent): "folder" | "archive" | undefined {
+    if (root.kind === "host") return undefined;
+    const context = this.#context();
+    const { gatewayUid, config } = context;
+    const rules = { caller, gatewayUid, imageRoots: config.image_roots, privateFolders: privateFolders(context) };
+    return checkImageSource(root.source, rules);
+  }
+
+  async #run(intent: SandboxIntent, image: ImageFacts | undefined): Promise<StartedSandbox> {
+    const resolved = this.#resolve(intent, image);
     const { folders } = this.#with;
     const before = await folders.readLaunch(intent.sandboxId);
     if (before !== undefined) {
@@ -247,6 +291,7 @@ class LocalDriver implements ComputeDriver {
     await ensureFolder(controlFolder);
     await this.#prepareFolder(folders.home(intent.sandboxId), resolved.identity);
     await this.#prepareOwnFolders(intent.sandboxId, resolved);
+    await prepareLayers(intent.sandboxId, resolved, folders, this.#with.mode.kind);
     const trustFolder = folders.trust(intent.sandboxId);
     await makeFolder(trustFolder, 0o755);
     await writeTrustFiles(trustFolder, resolved.trust);
@@ -307,7 +352,12 @@ class LocalDriver implements ComputeDriver {
       record: process,
       boundary: { kind: "local", socketPath: controlSocketPath(record.controlFolder), netnsCookie },
       layout: workloadLayout(resolved, this.#options.env.PATH ?? ""),
-      isolation: [resolved.identity.isolation, captureLayer(capture), ...cgroups.isolation],
+      isolation: [
+        resolved.identity.isolation,
+        ...imageLayer(resolved.image, this.#with.mode.kind),
+        captureLayer(capture),
+        ...cgroups.isolation,
+      ],
     };
   }
 

@@ -34,7 +34,7 @@ export interface ResolvedIdentity {
 /**
  * Resolves the policy's process section (docs/architecture/drivers.md).
  *
- * Root: a block of host ids of the sandbox's own; inside id from the policy, else 1000. User: the gateway's own id, the
+ * Root: a block of host ids of the sandbox's own; inside id from the policy, else the image's, else 1000. User: the gateway's own id, the
  * same inside and outside, so that nothing the agent makes needs another id; a policy that asks for another is refused.
  * Subordinate ids (newuidmap) are not used. Throws `identity_refused`.
  */
@@ -42,9 +42,13 @@ export function resolveIdentity(
   request: ProcessIdentityRequest,
   mode: IdentityMode,
   idBlock: number | undefined,
+  image?: { readonly uid: number; readonly gid: number },
 ): ResolvedIdentity {
-  const uid = requestedId("run_as_user", request.runAsUser);
-  const gid = requestedId("run_as_group", request.runAsGroup);
+  const uid = requestedId("run_as_user", request.runAsUser) ?? (mode.kind === "root" ? image?.uid : undefined);
+  const gid =
+    requestedId("run_as_group", request.runAsGroup) ??
+    // The image's group goes with the image's user.
+    (mode.kind === "root" && uid === image?.uid ? image?.gid : undefined);
   return mode.kind === "root" ? blockIdentity(uid, gid, mode, idBlock) : singleIdentity(uid, gid, mode);
 }
 

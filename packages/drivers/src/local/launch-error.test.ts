@@ -9,23 +9,28 @@ const launcher = (step: string, errno: number, detail = ""): RuntimeError =>
 describe("launchFailed", () => {
   it("keeps an error that is the driver's already", () => {
     const error = new DriverError("stop_failed", "x");
-    expect(launchFailed(error, [])).toBe(error);
+    expect(launchFailed(error, { root: { kind: "host" }, volumes: [] })).toBe(error);
   });
   it("names the file system that refuses an id map", () => {
     const volume = { source: "/proc", target: "/v", access: "rw" } as const;
-    const error = launchFailed(launcher("volume-idmap", 22, "/proc/self"), [volume]);
+    const error = launchFailed(launcher("volume-idmap", 22, "/proc/self"), {
+      root: { kind: "host" },
+      volumes: [volume],
+    });
     expect([error.code, error.message]).toEqual([
       "volume_unavailable",
       "/proc lies on a file system (proc) that refuses id-mapped mounts",
     ]);
   });
   it("passes the launcher's reason and next step on", () => {
-    const error = launchFailed(launcher("clone", 1), []);
+    const error = launchFailed(launcher("clone", 1), { root: { kind: "host" }, volumes: [] });
     expect(error).toMatchObject({ code: "launch_failed", message: "step clone", next: "Do this", retryable: false });
   });
   it("may be retried when the machine is short of something now", () => {
-    expect(launchFailed(launcher("clone", 11), []).retryable).toBe(true);
-    expect(launchFailed(Object.assign(new Error("full"), { code: "ENOSPC" }), [])).toMatchObject({
+    expect(launchFailed(launcher("clone", 11), { root: { kind: "host" }, volumes: [] }).retryable).toBe(true);
+    expect(
+      launchFailed(Object.assign(new Error("full"), { code: "ENOSPC" }), { root: { kind: "host" }, volumes: [] }),
+    ).toMatchObject({
       code: "launch_failed",
       retryable: true,
       message: "the sandbox could not be started: full",

@@ -1,5 +1,5 @@
 import { describeError, escapeUntrusted, RuntimeError } from "@openshell/base";
-import { DriverError, type VolumeRequest } from "../driver.ts";
+import { DriverError, type SandboxIntent } from "../driver.ts";
 import { fileSystemOf } from "./host-files.ts";
 import { isWithin } from "./root-view.ts";
 
@@ -19,12 +19,16 @@ interface Cause {
  * The driver's error for whatever ended a launch. Names the file system where an id map was refused, since moving the
  * folder is all the caller can do then.
  */
-export function launchFailed(error: unknown, volumes: readonly VolumeRequest[]): DriverError {
+export function launchFailed(error: unknown, intent: Pick<SandboxIntent, "volumes" | "root">): DriverError {
   if (error instanceof DriverError) return error;
   const cause = (error instanceof RuntimeError ? error.cause : error) as Cause | null | undefined;
-  const source = volumes.find(
-    (volume) => typeof cause?.detail === "string" && isWithin(cause.detail, volume.source),
-  )?.source;
+  const { root, volumes } = intent;
+  const detail = typeof cause?.detail === "string" ? cause.detail : "";
+  const source = volumes.find((volume) => isWithin(detail, volume.source))?.source;
+  if (root.kind === "image") {
+    const failure = imageFailure(root.source, cause, detail);
+    if (failure !== undefined) return failure;
+  }
   if (cause?.step === "volume-idmap" && source !== undefined) {
     return new DriverError(
       "volume_unavailable",
@@ -43,4 +47,27 @@ export function launchFailed(error: unknown, volumes: readonly VolumeRequest[]):
       retryable,
     },
   );
+}
+
+/** What a kernel or file system that cannot carry an image root answers. */
+function imageFailure(source: string, cause: Cause | null | undefined, detail: string): DriverError | undefined {
+  if (cause?.step === "overlay") {
+    return new DriverError(
+      "image_unavailable",
+      "the sandbox's writable layer cannot be put over the image: the kernel (5.11 or later) or the file system of the gateway's state does not carry overlayfs in a user namespace",
+      {
+        next: "Keep the gateway's state on ext4, xfs, btrfs or tmpfs (XDG_STATE_HOME), or create it without an image",
+        cause,
+      },
+    );
+  }
+  if (cause?.step === "volume-idmap" && isWithin(detail, source)) {
+    const type = fileSystemOf(source) ?? "unknown";
+    return new DriverError(
+      "image_unavailable",
+      `${escapeUntrusted(source)} lies on a file system (${type}) that refuses id-mapped mounts`,
+      { next: "Pack the folder into a tar archive and name that, or move it to ext4, xfs, btrfs or tmpfs", cause },
+    );
+  }
+  return undefined;
 }

@@ -7,7 +7,8 @@ export const HOME = "/sandbox";
 /** Name of the agent's account inside. */
 export const AGENT_USER = "sandbox";
 
-const TRUST_FOLDER = "/etc/openshell-tls";
+/** Folder of the trust files inside. */
+export const TRUST_FOLDER = "/etc/openshell-tls";
 export const CA_BUNDLE_PATH = `${TRUST_FOLDER}/${TRUST_FILES.bundle}`;
 export const JAVA_TRUST_STORE_PATH = `${TRUST_FOLDER}/${TRUST_FILES.javaTrustStore}`;
 
@@ -269,7 +270,7 @@ function synthesisedFiles(input: RootViewInput): RootStep[] {
     file("/etc/passwd", passwd(input.uid, input.gid, input.shell)),
     file("/etc/group", group(input.gid)),
     file("/etc/hostname", `${input.hostname}\n`),
-    file("/etc/hosts", hosts(input.hostname)),
+    file("/etc/hosts", hostsFile(input.hostname)),
     file("/etc/resolv.conf", "nameserver 127.0.0.1\n"),
     file("/etc/nsswitch.conf", NSSWITCH),
     file("/etc/profile", PROFILE),
@@ -293,7 +294,8 @@ function group(gid: number): string {
   return `${lines.join("\n")}\n`;
 }
 
-function hosts(hostname: string): string {
+/** /etc/hosts of a sandbox. */
+export function hostsFile(hostname: string): string {
   return `127.0.0.1 localhost\n127.0.1.1 ${hostname}\n::1 localhost ip6-localhost ip6-loopback\n`;
 }
 

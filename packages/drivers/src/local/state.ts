@@ -42,6 +42,16 @@ const launchSchema = z.object({
   request: z.custom<LaunchRecord["request"]>((value) => typeof value === "object" && value !== null),
 });
 
+/** Which image a sandbox stands on: an unpacked archive by its digest, or a folder where it is. */
+export type ImageReference =
+  | { readonly kind: "archive"; readonly digest: string }
+  | { readonly kind: "folder"; readonly path: string };
+
+const imageSchema = z.discriminatedUnion("kind", [
+  z.object({ kind: z.literal("archive"), digest: z.string().regex(/^[0-9a-f]{64}$/) }),
+  z.object({ kind: z.literal("folder"), path: z.string().startsWith("/") }),
+]);
+
 const layerSchema = z.object({ name: z.string(), enforced: z.boolean(), detail: z.string() });
 
 const startedSchema = z.object({
@@ -88,6 +98,16 @@ export class SandboxFolders {
     return join(this.of(sandboxId), "work");
   }
 
+  /** Writable layer of an image root: `upper` and `work`, kept as long as the home. */
+  overlay(sandboxId: string): string {
+    return join(this.of(sandboxId), "overlay");
+  }
+
+  /** What the sandbox puts over its image; made anew for each launch. */
+  seed(sandboxId: string): string {
+    return join(this.of(sandboxId), "seed");
+  }
+
   trust(sandboxId: string): string {
     return join(this.of(sandboxId), "trust");
   }
@@ -111,6 +131,16 @@ export class SandboxFolders {
 
   writeLaunch(record: LaunchRecord): Promise<void> {
     return replaceFile(join(this.of(record.sandboxId), "launch.json"), { version: 1, ...record });
+  }
+
+  /** What the sandbox's root was made of; undefined for the host's system. */
+  readImage(sandboxId: string): Promise<ImageReference | undefined> {
+    return this.#read(sandboxId, "image.json", imageSchema);
+  }
+
+  /** Kept for the sandbox's life: a later start does not ask the archive again. */
+  writeImage(sandboxId: string, image: ImageReference): Promise<void> {
+    return replaceFile(join(this.of(sandboxId), "image.json"), image);
   }
 
   readStarted(sandboxId: string): Promise<StartedSandbox | undefined> {
@@ -170,7 +200,7 @@ export class SandboxFolders {
  * Replaces a file in one step, without forcing it to the disk: it describes processes, which a power failure ends as well,
  * and the gateway's store holds the durable intent.
  */
-async function replaceFile(path: string, value: object): Promise<void> {
+export async function replaceFile(path: string, value: object): Promise<void> {
   const temporary = `${path}.${randomBytes(6).toString("hex")}.tmp`;
   const text = JSON.stringify(value, (_, entry) => (typeof entry === "bigint" ? entry.toString() : entry), 1);
   try {

@@ -147,7 +147,7 @@ function checkTarget(request: VolumeRequest, earlier: readonly string[]): void {
 }
 
 /** True for a folder, false for a regular file. */
-function checkSource(request: VolumeRequest, rules: VolumeRules, files: HostFiles): boolean {
+export function checkSource(request: VolumeRequest, rules: VolumeRules, files: HostFiles): boolean {
   const { source } = request;
   const shown = escapeUntrusted(source);
   if (!isNormal(source)) throw invalid(source, "the source must be an absolute path without '..'");

@@ -1,0 +1,298 @@
+import { randomBytes } from "node:crypto";
+import { mkdir, readdir, readFile, rename, stat, utimes } from "node:fs/promises";
+import { join } from "node:path";
+import { type Clock, escapeUntrusted, systemCode } from "@openshell/base";
+import { z } from "zod";
+import { DriverError } from "../../driver.ts";
+import { removeTree, replaceFile } from "../state.ts";
+import type { ImageConfig } from "./container.ts";
+import type { ArchiveLimits } from "./limits.ts";
+import type { Unpack } from "./thread.ts";
+
+/** Tells how far it is; false when nobody waits for the image any more. */
+export type KeepGoing = (message: string) => Promise<boolean>;
+
+/** An unpacked image. */
+export interface StoredImage {
+  /** SHA-256 of the archive. */
+  readonly digest: string;
+  /** Host folder without links. */
+  readonly root: string;
+  readonly config: ImageConfig;
+}
+
+export interface ImageStoreOptions {
+  /** Existing folder without links, 0700. */
+  readonly folder: string;
+  readonly owners: "archive" | "own";
+  readonly limits: ArchiveLimits;
+  /** An image that no sandbox uses is kept for so long. Milliseconds. */
+  readonly keepMs: number;
+  readonly clock: Clock;
+  readonly unpack: Unpack;
+  /** Digests that sandboxes use. */
+  readonly used: () => Promise<ReadonlySet<string>>;
+}
+
+/** How often those who wait hear of the progress. Milliseconds. */
+const REPORT_MS = 1_000;
+/** Archives unpacked at once: more would only share the disk. */
+const MAX_UNPACKING = 2;
+/** Archives remembered for one image: the same content under several names. */
+const MAX_SOURCES = 8;
+const MIB = 2 ** 20;
+
+const recordSchema = z.object({
+  version: z.literal(1),
+  digest: z.string().regex(/^[0-9a-f]{64}$/),
+  config: z.object({ user: z.string(), env: z.array(z.string()), workingDirectory: z.string() }),
+  /** Device, inode, size and times of archives with this content: they need not be read again. */
+  sources: z.array(z.string()),
+});
+type ImageRecord = z.infer<typeof recordSchema>;
+
+interface Flight {
+  readonly done: Promise<StoredImage>;
+  readonly waiting: Set<KeepGoing>;
+}
+
+/**
+ * Images by the hash of their archive, each unpacked once and shared read-only. An image appears under its name only when
+ * it is complete; what a crash leaves is removed when the store is opened.
+ */
+export class ImageStore implements AsyncDisposable {
+  readonly #options: ImageStoreOptions;
+  readonly #records = new Map<string, ImageRecord>();
+  readonly #flights = new Map<string, Flight>();
+  /** In use by a launch that has not recorded it yet. */
+  readonly #pinned = new Map<string, number>();
+  /** How often each was held: a sweep that began before such a launch has recorded its use leaves the image alone. */
+  readonly #holds = new Map<string, number>();
+  readonly #removals = new Set<Promise<void>>();
+  readonly #closed = new AbortController();
+  #unpacking = 0;
+  readonly #turns: (() => void)[] = [];
+  #sweeping: NodeJS.Timeout | undefined;
+
+  constructor(options: ImageStoreOptions) {
+    this.#options = options;
+  }
+
+  /** Finds what is there, removes leftovers, and what nobody uses any more. */
+  async open(): Promise<void> {
+    for (const name of await readdir(this.#options.folder)) {
+      const record = /^[0-9a-f]{64}$/.test(name) ? await this.#read(name) : undefined;
+      if (record === undefined) this.#discard(name);
+      else this.#records.set(record.digest, record);
+    }
+    await this.sweep();
+  }
+
+  /**
+   * The image of this archive, unpacked when it is not there yet, and held until the answer is disposed of. Throws
+   * `image_invalid` or `image_unavailable`.
+   */
+  async acquire(archive: string, keepGoing: KeepGoing): Promise<StoredImage & AsyncDisposable> {
+    const key = await fingerprint(archive);
+    const known = [...this.#records.values()].find(({ sources }) => sources.includes(key));
+    if (known !== undefined) return this.#held(known);
+    const flight = this.#flights.get(key) ?? this.#start(key, archive);
+    flight.waiting.add(keepGoing);
+    try {
+      const { digest } = await flight.done;
+      return this.#held(this.#records.get(digest)!);
+    } finally {
+      flight.waiting.delete(keepGoing);
+    }
+  }
+
+  /** An image that a sandbox was created from. Throws `image_unavailable` when it is gone. */
+  get(digest: string): StoredImage {
+    const record = this.#records.get(digest);
+    if (record === undefined) {
+      throw new DriverError("image_unavailable", `the sandbox's image ${digest.slice(0, 12)} is gone`, {
+        next: "Delete the sandbox and create it again from its archive",
+      });
+    }
+    return this.#image(record);
+  }
+
+  /** Removes images that no sandbox uses and whose time is over; comes back when the next one's is. */
+  async sweep(): Promise<void> {
+    const { clock, folder, keepMs, used } = this.#options;
+    const holds = new Map(this.#holds);
+    const inUse = await used();
+    let next = Number.POSITIVE_INFINITY;
+    for (const digest of [...this.#records.keys()]) {
+      if (this.#pinned.has(digest)) continue;
+      const file = join(folder, digest, "image.json");
+      if (inUse.has(digest)) {
+        // The time of the file says when it was last seen in use.
+        await utimes(file, clock.now() / 1000, clock.now() / 1000);
+        continue;
+      }
+      const leftMs = (await stat(file)).mtimeMs + keepMs - clock.now();
+      if (leftMs > 0) next = Math.min(next, leftMs);
+      else if (!this.#pinned.has(digest) && this.#holds.get(digest) === holds.get(digest)) {
+        this.#records.delete(digest);
+        this.#discard(digest);
+      }
+    }
+    clearTimeout(this.#sweeping);
+    if (next < Number.POSITIVE_INFINITY && !this.#closed.signal.aborted) {
+      this.#sweeping = setTimeout(() => void this.sweep().catch(() => {}), Math.min(next + 1, 2 ** 31 - 1)).unref();
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed.abort(new DriverError("image_unavailable", "the gateway ends", { retryable: true }));
+    clearTimeout(this.#sweeping);
+    await Promise.allSettled([...this.#flights.values()].map(({ done }) => done));
+    await Promise.all(this.#removals);
+  }
+
+  #start(key: string, archive: string): Flight {
+    const waiting = new Set<KeepGoing>();
+    const done = this.#unpackOnce(key, archive, waiting).finally(() => this.#flights.delete(key));
+    // Whoever waits hears of a failure; nobody may wait any more.
+    done.catch(() => {});
+    const flight = { done, waiting };
+    this.#flights.set(key, flight);
+    return flight;
+  }
+
+  async #unpackOnce(key: string, archive: string, waiting: ReadonlySet<KeepGoing>): Promise<StoredImage> {
+    const { folder, limits, owners, unpack } = this.#options;
+    const total = Number(/^\d+:\d+:(\d+)/.exec(key)![1]);
+    if (total > limits.bytes) {
+      throw new DriverError(
+        "image_invalid",
+        `${shown(archive)} has ${total} bytes, at most ${limits.bytes} are taken`,
+        {
+          next: "Use a smaller image",
+        },
+      );
+    }
+    let message = "waiting to unpack the image";
+    const cancel = new AbortController();
+    const report = setInterval(() => {
+      const asked = [...waiting].map((keepGoing) => keepGoing(message).catch(() => true));
+      void Promise.all(asked).then((answers) => {
+        if (answers.length > 0 && !answers.includes(true)) {
+          cancel.abort(new DriverError("image_unavailable", "nobody waits for the image any more"));
+        }
+      });
+    }, REPORT_MS).unref();
+    const signal = AbortSignal.any([cancel.signal, this.#closed.signal]);
+    const temporary = `.tmp-${randomBytes(8).toString("hex")}`;
+    const at = join(folder, temporary);
+    await this.#turn();
+    try {
+      signal.throwIfAborted();
+      await mkdir(at, { mode: 0o700 });
+      const image = await unpack(
+        { archive, folder: at, limits, owners },
+        (bytes, of) => {
+          message =
+            of === "archive"
+              ? `unpacking the image: ${Math.ceil(bytes / MIB)} of ${Math.ceil(total / MIB)} MiB read`
+              : `unpacking the image's layers: ${Math.ceil(bytes / MIB)} MiB`;
+        },
+        signal,
+      );
+      if ((await fingerprint(archive)) !== key) {
+        throw new DriverError("image_unavailable", `${shown(archive)} changed while it was read`, { retryable: true });
+      }
+      return await this.#keep(image.digest, image.config, key, at);
+    } finally {
+      clearInterval(report);
+      this.#unpacking -= 1;
+      this.#turns.shift()?.();
+      this.#discard(temporary);
+    }
+  }
+
+  /** Gives a complete image its name; one that is there already is the same. */
+  async #keep(digest: string, config: ImageConfig, source: string, at: string): Promise<StoredImage> {
+    const { folder } = this.#options;
+    const before = this.#records.get(digest);
+    const record: ImageRecord = {
+      version: 1,
+      digest,
+      config: { ...config, env: [...config.env] },
+      sources: [...(before?.sources ?? []), source].slice(-MAX_SOURCES),
+    };
+    await replaceFile(join(before === undefined ? at : join(folder, digest), "image.json"), record);
+    if (before === undefined) await rename(at, join(folder, digest));
+    this.#records.set(digest, record);
+    return this.#image(record);
+  }
+
+  #turn(): Promise<void> {
+    this.#unpacking += 1;
+    if (this.#unpacking <= MAX_UNPACKING) return Promise.resolve();
+    return new Promise((resolve) => this.#turns.push(resolve));
+  }
+
+  #held(record: ImageRecord): StoredImage & AsyncDisposable {
+    const { digest } = record;
+    this.#pinned.set(digest, (this.#pinned.get(digest) ?? 0) + 1);
+    this.#holds.set(digest, (this.#holds.get(digest) ?? 0) + 1);
+    return {
+      ...this.#image(record),
+      [Symbol.asyncDispose]: async () => {
+        const left = this.#pinned.get(digest)! - 1;
+        if (left > 0) this.#pinned.set(digest, left);
+        else this.#pinned.delete(digest);
+      },
+    };
+  }
+
+  #image({ digest, config }: ImageRecord): StoredImage {
+    return { digest, root: join(this.#options.folder, digest, "root"), config };
+  }
+
+  async #read(digest: string): Promise<ImageRecord | undefined> {
+    try {
+      const record = recordSchema.parse(
+        JSON.parse(await readFile(join(this.#options.folder, digest, "image.json"), "utf8")),
+      );
+      return record.digest === digest ? record : undefined;
+    } catch {
+      return undefined;
+    }
+  }
+
+  /** Takes a name away at once; its files go meanwhile. */
+  #discard(name: string): void {
+    const { folder } = this.#options;
+    const remove = async (): Promise<void> => {
+      const trash = name.startsWith(".trash-") ? name : `.trash-${randomBytes(8).toString("hex")}`;
+      try {
+        if (trash !== name) await rename(join(folder, name), join(folder, trash));
+        await removeTree(join(folder, trash));
+      } catch {
+        // It is tried again when the store is opened next.
+      }
+    };
+    const removal = remove().finally(() => this.#removals.delete(removal));
+    this.#removals.add(removal);
+  }
+}
+
+/** Which bytes a file holds, as far as the kernel tells without reading them. Throws `image_unavailable`. */
+async function fingerprint(archive: string): Promise<string> {
+  try {
+    const { dev, ino, size, mtimeNs, ctimeNs } = await stat(archive, { bigint: true });
+    return [dev, ino, size, mtimeNs, ctimeNs].join(":");
+  } catch (error) {
+    throw new DriverError("image_unavailable", `${shown(archive)} cannot be read (${systemCode(error)})`, {
+      next: "Name an archive that exists",
+      cause: error,
+    });
+  }
+}
+
+function shown(path: string): string {
+  return escapeUntrusted(path, 200);
+}
