@@ -2,9 +2,9 @@ import { join } from "node:path";
 import { describe, expect, test } from "vitest";
 import { GatewayProcess } from "../functional/gateway/gateway-process.ts";
 import { runCommand } from "../support/command.ts";
-import { mode } from "../support/modes.ts";
-import { program, requiredProgram } from "../support/programs.ts";
+import { requiredProgram } from "../support/programs.ts";
 import { H2SPEC_EXCEPTIONS } from "./exceptions.ts";
+import { whySkipped } from "./suite.ts";
 
 /**
  * h2spec, which sends valid and broken frames of every kind, against the TCP port of a gateway as it ships. Cases whose
@@ -59,10 +59,9 @@ function failures(progress: string): string[] {
   return found;
 }
 
-const prepared = program("conformance");
-const missing = "missing" in prepared ? ` (not here: ${prepared.missing})` : "";
+const skipped = whySkipped();
 
-describe.skipIf(missing !== "" || mode !== "root")(`h2spec${missing}`, () => {
+describe.skipIf(skipped !== undefined)(`h2spec${skipped === undefined ? "" : ` (${skipped})`}`, () => {
   test("finds no surprise at the gateway's port, and leaves it well", { timeout: 180_000 }, async () => {
     await using gateway = new GatewayProcess();
     const record = await gateway.started();

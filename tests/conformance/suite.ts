@@ -2,11 +2,22 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { runCommand } from "../support/command.ts";
-import { requiredProgram } from "../support/programs.ts";
+import { mode } from "../support/modes.ts";
+import { program, requiredProgram } from "../support/programs.ts";
 import { CLIENT_EXCEPTIONS, SERVER_EXCEPTIONS } from "./exceptions.ts";
 import type { Implementation } from "./implementation.ts";
 
 /** Runs Connect's conformance suite; its runner judges, this reads what it says. */
+
+/**
+ * Why the suites are not run here, or undefined. Where Go is, they have to have been built: else every case would be
+ * skipped without notice.
+ */
+export function whySkipped(): string | undefined {
+  if (mode !== "root") return "the root pass has run it";
+  const found = program("conformance");
+  return "missing" in found && found.missing.includes("is not on this machine") ? found.missing : undefined;
+}
 
 const SUITE_TIMEOUT_MS = 150_000;
 
