@@ -14,7 +14,7 @@ import type { Implementation } from "./implementation.ts";
  * skipped without notice.
  */
 export function whySkipped(): string | undefined {
-  if (mode !== "root") return "the root pass has run it";
+  if (mode !== "root") return "as root only";
   const found = program("conformance");
   return "missing" in found && found.missing.includes("is not on this machine") ? found.missing : undefined;
 }
