@@ -22,16 +22,38 @@ export const peerNameKey = createContextKey("");
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] };
 
+/** Opens once and for good; whoever gives up waiting leaves nothing behind. */
+class Gate {
+  readonly #waiting = new Set<() => void>();
+  #open = false;
+
+  release(): void {
+    this.#open = true;
+    for (const go of this.#waiting) go();
+    this.#waiting.clear();
+  }
+
+  async wait(signal: AbortSignal): Promise<void> {
+    if (this.#open) return;
+    await new Promise<void>((resolve, reject) => {
+      const gone = () => {
+        this.#waiting.delete(resolve);
+        reject(signal.reason);
+      };
+      if (signal.aborted) gone();
+      else signal.addEventListener("abort", gone, { once: true });
+      this.#waiting.add(resolve);
+    });
+  }
+}
+
 class State {
   readonly records = new Map<string, Mutable<Report>>();
-  readonly #gates = new Map<string, PromiseWithResolvers<void>>();
+  readonly #gates = new Map<string, Gate>();
 
-  gate(name: string): PromiseWithResolvers<void> {
-    let gate = this.#gates.get(name);
-    if (gate === undefined) {
-      gate = Promise.withResolvers<void>();
-      this.#gates.set(name, gate);
-    }
+  gate(name: string): Gate {
+    const gate = this.#gates.get(name) ?? new Gate();
+    this.#gates.set(name, gate);
     return gate;
   }
 }
@@ -89,7 +111,7 @@ class Call {
       }
     }
     const gate = this.text("hold");
-    if (gate !== undefined) await Promise.race([this.#state.gate(gate).promise, this.#cancelled()]);
+    if (gate !== undefined) await this.#state.gate(gate).wait(this.#context.signal);
     if (this.number("fail-after") === undefined) this.failIfTold();
   }
 
@@ -118,14 +140,6 @@ class Call {
     this.report.sent++;
     return create(BytesValueSchema, { value: payload });
   }
-
-  #cancelled(): Promise<never> {
-    const { signal } = this.#context;
-    return new Promise((_, reject) => {
-      if (signal.aborted) reject(signal.reason);
-      else signal.addEventListener("abort", () => reject(signal.reason));
-    });
-  }
 }
 
 export function echoService(): ServiceImpl<typeof Echo> {
@@ -139,7 +153,7 @@ export function echoService(): ServiceImpl<typeof Echo> {
       }
       const release = context.requestHeader.get("do-release");
       if (release !== null) {
-        state.gate(release).resolve();
+        state.gate(release).release();
         return create(BytesValueSchema);
       }
       const call = new Call(state, context);

@@ -3,7 +3,11 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, it } from "vitest";
 import { TestAuthority } from "../../support/internet/ca.ts";
-import { BEHAVIOURS, type PairFiles } from "./behaviours.ts";
+import { mode } from "../../support/mode.ts";
+import type { PairFiles } from "./behaviour.ts";
+import { CONNECTIONS } from "./behaviours-connections.ts";
+import { ENDINGS } from "./behaviours-endings.ts";
+import { MESSAGES } from "./behaviours-messages.ts";
 import { DIRECTIONS, makePair, type Pair, PEERS } from "./peers.ts";
 import type { TlsFiles } from "./protocol.ts";
 
@@ -28,13 +32,14 @@ afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 for (const peer of PEERS) {
   for (const direction of DIRECTIONS) {
-    describe(`${peer} ${direction}`, () => {
+    // Nothing here depends on who runs it.
+    describe.skipIf(mode === "user")(`${peer} ${direction}`, () => {
       let shared: Pair;
       beforeAll(async () => {
         shared = await makePair(peer, direction);
       });
       afterAll(() => shared?.[Symbol.asyncDispose]());
-      for (const { name, pair: options, cannot, run } of BEHAVIOURS) {
+      for (const { name, pair: options, cannot, run } of [...MESSAGES, ...ENDINGS, ...CONNECTIONS]) {
         const reason = cannot?.[direction]?.[peer];
         it.skipIf(reason !== undefined)(reason === undefined ? name : `${name} (cannot: ${reason})`, async () => {
           if (options === undefined) return run(shared, direction);
