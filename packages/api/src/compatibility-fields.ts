@@ -20,7 +20,7 @@ const unbuilt = (note: string): RequestGap => ({ answer: "UNIMPLEMENTED", note }
 const ignored = (note: string): RequestGap => ({ answer: "ignored", note });
 
 const GLOBAL = unbuilt("a policy of the whole gateway is not built yet; set that of each sandbox");
-const NO_IMAGES = refused("the local driver's root is this machine's system folders");
+const OTHER_DRIVERS = refused("of drivers that run containers");
 const OWN = ignored("given by the gateway");
 
 /** Fields of requests, in the order of their messages. */
@@ -32,9 +32,9 @@ export const requestGaps: Readonly<Record<string, RequestGap>> = {
   "SandboxSpec.log_level": refused("supervisors log at one level"),
   "SandboxSpec.resource_requirements": refused("GPUs are not offered by the local driver"),
   "SandboxSpec.provider_attachment_epoch": refused("given by the gateway"),
-  "SandboxTemplate.image": NO_IMAGES,
-  "SandboxTemplate.runtime_class_name": NO_IMAGES,
-  "SandboxTemplate.agent_socket": NO_IMAGES,
+  "SandboxTemplate.image": refused("no images are pulled; driver_config.local.root names a folder or archive of one"),
+  "SandboxTemplate.runtime_class_name": OTHER_DRIVERS,
+  "SandboxTemplate.agent_socket": OTHER_DRIVERS,
   "SandboxTemplate.labels": refused("the local driver makes no object that could carry them; label the sandbox"),
   "SandboxTemplate.annotations": refused(
     "the local driver makes no object that could carry them; annotate the sandbox",
@@ -44,7 +44,7 @@ export const requestGaps: Readonly<Record<string, RequestGap>> = {
     "limits.cpu and limits.memory work and requests are taken as hints; all else is refused",
   ),
   "SandboxTemplate.driver_config": refused(
-    "local.volumes works; other keys of local are refused, blocks of other drivers not used",
+    "local.root and local.volumes work; other keys of local are refused, blocks of other drivers not used",
   ),
   "Provider.credential_handles": refused("credentials are kept in the gateway's own store"),
   "Provider.profile_workspace": refused("profiles are not built yet; empty or the provider's own workspace"),
@@ -56,7 +56,6 @@ export const requestGaps: Readonly<Record<string, RequestGap>> = {
   "UpdateConfigRequest.setting_value": refused("belongs to setting_key, and settings are not built yet"),
   "UpdateConfigRequest.delete_setting": refused("belongs to setting_key, and settings are not built yet"),
   "UpdateConfigRequest.global": GLOBAL,
-  "UpdateConfigRequest.merge_operations": unbuilt("send the complete policy"),
   "GetSandboxPolicyStatusRequest.global": GLOBAL,
   "ListSandboxPoliciesRequest.global": GLOBAL,
 };
@@ -93,8 +92,8 @@ export interface FieldPath {
   readonly fields: readonly DescField[];
 }
 
-/** Messages that are described as a whole: policies have their own checks, the well-known types no fields of ours. */
-const OPAQUE = /^google\.protobuf\.|^openshell\.sandbox\.v1\.SandboxPolicy$/;
+/** Messages that are described as a whole: policies and changes of them have their own checks, the well-known types no fields of ours. */
+const OPAQUE = /^google\.protobuf\.|^openshell\.(sandbox\.v1\.SandboxPolicy|v1\.PolicyMergeOperation)$/;
 
 /**
  * All fields of a message and of the messages in it, each type once on every path. What stands below a field whose key `stopAt`

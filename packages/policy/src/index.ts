@@ -6,6 +6,8 @@ export * from "./default-policy.ts";
 export * from "./explain.ts";
 export { policyHash } from "./hash.ts";
 export * from "./limits.ts";
+export * from "./merge.ts";
+export * from "./merge-proto.ts";
 export * from "./model.ts";
 export * from "./parse.ts";
 export * from "./proto.ts";

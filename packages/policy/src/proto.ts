@@ -85,7 +85,7 @@ const RETIRED: Readonly<Record<string, readonly number[]>> = {
   "openshell.sandbox.v1.L7DenyRule": [8],
 };
 
-function refuseUnknown(message: Message, path: string, report: Report): void {
+export function refuseUnknown(message: Message, path: string, report: Report): void {
   for (const field of message.$unknown ?? []) {
     if (RETIRED[message.$typeName]?.includes(field.no)) continue;
     report.add(
@@ -110,7 +110,7 @@ function compatibility(value: string, report: Report): "best_effort" | "hard_req
   return "best_effort";
 }
 
-function ruleFrom(key: string, rule: NetworkPolicyRule, report: Report): NetworkRule {
+export function ruleFrom(key: string, rule: NetworkPolicyRule, report: Report): NetworkRule {
   const path = keyPath("network_policies", key);
   refuseUnknown(rule, path, report);
   for (const binary of rule.binaries) refuseUnknown(binary, path, report);
@@ -257,7 +257,7 @@ function oneOf<T extends string>(
   return "";
 }
 
-function requestRuleFrom(message: L7Allow | L7DenyRule | undefined, path: string, report: Report): RequestRule {
+export function requestRuleFrom(message: L7Allow | L7DenyRule | undefined, path: string, report: Report): RequestRule {
   if (message === undefined) {
     return {
       method: "",

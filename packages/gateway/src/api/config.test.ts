@@ -65,6 +65,32 @@ describe("the configuration of a sandbox", () => {
     expect(activeVersion).toBe(1);
   });
 
+  it("is changed in part, all or nothing, and says what was merged otherwise than asked", async () => {
+    await ready({ policy: policy({ api: rule("api.example.com") }) });
+    const merge = (...mergeOperations: object[]) =>
+      gateway.client.updateConfig({ workspaceScope: gateway.scope, sandbox: "box", mergeOperations });
+    const add = (ruleName: string, host: string) => ({
+      operation: { case: "addRule", value: { ruleName, rule: rule(host) } },
+    });
+    expect((await merge(add("other", "other.example.com"))).version).toBe(2);
+    const { revision } = await status();
+    expect(Object.keys(revision!.policy!.networkPolicies)).toEqual(["api", "other"]);
+    expect(revision).toMatchObject({ status: PolicyStatus.LOADED, policy: { filesystem } });
+    expect((await merge(add("again", "other.example.com"))).version).toBe(2);
+    const gone = { operation: { case: "removeRule", value: { ruleName: "gone" } } };
+    await expect(merge(add("third", "third.example.com"), gone)).rejects.toMatchObject({
+      code: Code.FailedPrecondition,
+      rawMessage: "merge_operations[1]: there is no rule 'gone'. Name one of: api, other, third",
+    });
+    expect((await status()).revision?.version).toBe(2);
+    const joined = {
+      ...rule("api.example.com"),
+      endpoints: [{ ...rule("api.example.com").endpoints[0], port: 443, ports: [443, 8443] }],
+    };
+    await merge({ operation: { case: "addRule", value: { ruleName: "mine", rule: joined } } });
+    expect(await events()).toContain("rule 'mine' became part of rule 'api', which has the same endpoint");
+  });
+
   it("changes live: the answer comes after the supervisor's acknowledgement, both versions stay in the history", async () => {
     const supervisor = await ready({ policy: policy() });
     const before = supervisor.accepted!.sandboxConfig!;

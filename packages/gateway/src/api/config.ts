@@ -31,7 +31,9 @@ import { KeyedMutex } from "../compute/keyed-mutex.ts";
 import { APPLY_WAIT_MS } from "../delivery/limits.ts";
 import { buildSnapshot, revisionNumber } from "../delivery/snapshot.ts";
 import { checkedPolicy } from "../policies/check.ts";
-import { policyNotes } from "../policies/notes.ts";
+import { defaultPolicy } from "../policies/default-policy.ts";
+import { mergedPolicy } from "../policies/merge.ts";
+import { mergeNote, policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import { staticFieldChanges } from "../policies/static-fields.ts";
 import { isStoreError } from "../store/errors.ts";
@@ -173,10 +175,6 @@ function checkUpdate(request: UpdateConfigRequest): void {
   checkAnnotations(request.annotations, "annotations", found);
   throwIfInvalid(found);
   if (setting) throw unsupportedField("setting_key", "settings are not built yet in this gateway", "Leave it empty");
-  if (request.mergeOperations.length > 0) {
-    const next = "Send the complete policy";
-    throw unsupportedField("merge_operations", "changes of a part are not built yet in this gateway", next);
-  }
 }
 
 const UUID_LENGTH = 36;
@@ -202,9 +200,7 @@ async function storePolicy(
 ): Promise<{ readonly response: UpdateConfigResponse; readonly changed: boolean }> {
   const { store, clock } = deps;
   const { annotations, expectedResourceVersion } = request;
-  const policy = checkedPolicy(request.policy!, record.spec.providers);
-  const hash = policyHash(policy);
-  const answer = (version: number) => {
+  const answer = (version: number, hash: string) => {
     const response = create(UpdateConfigResponseSchema, { version, policyHash: hash, annotations });
     return { response, done: admission.succeed(receiptOf(record.id, response)) };
   };
@@ -218,14 +214,16 @@ async function storePolicy(
     if (expectedResourceVersion !== 0n && expectedResourceVersion !== current.resourceVersion) {
       throw versionConflict("sandbox", record.name, current.resourceVersion);
     }
+    const { policy, warnings } = proposedPolicy(request, latest, current.spec.providers);
+    const hash = policyHash(policy);
     checkStatic(current, policy);
     if (latest?.hash === hash && sameAnnotations(latest.provenance, annotations)) {
-      const { response, done } = answer(latest.version);
+      const { response, done } = answer(latest.version, hash);
       await write(deps, [...admission.admit, ...done]);
       return { response, changed: false };
     }
     const before = latest?.version ?? 0;
-    const { response, done } = answer(before + 1);
+    const { response, done } = answer(before + 1, hash);
     const revision = { scope: record.id, hash, policy, createdAt: clock.now(), provenance: { ...annotations } };
     const patch = {
       annotations: { ...current.annotations, ...annotations },
@@ -240,13 +238,27 @@ async function storePolicy(
       ]);
       const feed = deps.feeds.of(record.id);
       feed.changed();
-      for (const note of policyNotes(policy, current.spec.providers, current.spec.policy))
+      for (const note of [
+        ...warnings.map(mergeNote),
+        ...policyNotes(policy, current.spec.providers, current.spec.policy),
+      ])
         feed.addEvent(note, clock.now());
       return { response, changed: true };
     } catch (error) {
       if (!isStoreError(error, "store_conflict") || attempt >= VERSION_ATTEMPTS) throw error;
     }
   }
+}
+
+/** The policy that a request asks for: its own, or the newest one after its operations. */
+function proposedPolicy(
+  request: UpdateConfigRequest,
+  latest: PolicyRevision | undefined,
+  providers: readonly string[],
+): { readonly policy: SandboxPolicy; readonly warnings: readonly string[] } {
+  if (request.policy !== undefined) return { policy: checkedPolicy(request.policy, providers), warnings: [] };
+  const { policy, warnings } = mergedPolicy(latest?.policy ?? defaultPolicy(), request.mergeOperations);
+  return { policy: checkedPolicy(policy, providers), warnings };
 }
 
 /** What the sandbox was created with stays, whether it runs or not: files and identities on disk depend on it. */

@@ -5,8 +5,13 @@ import { staticFieldChanges } from "./static-fields.ts";
 /** Something that is accepted, yet not what its author may expect: told as a platform event. */
 export interface PolicyNote {
   readonly type: "Warning";
-  readonly reason: "CredentialUnbound" | "RestartNeeded";
+  readonly reason: "CredentialUnbound" | "PolicyMerged" | "RestartNeeded";
   readonly message: string;
+}
+
+/** Something that an operation on a part of a policy left as it was, or did in another place than named. */
+export function mergeNote(message: string): PolicyNote {
+  return { type: "Warning", reason: "PolicyMerged", message: message.slice(0, 1024) };
 }
 
 /** What to tell about a policy of a sandbox with these providers; `baseline` is what it was created with, if it runs already. */

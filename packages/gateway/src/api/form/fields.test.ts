@@ -39,7 +39,8 @@ const USED: Readonly<Record<string, string>> = {
     "workspace_scope provider credential_expiration_times clear_credential_expiration_keys request_id",
   DeleteProviderRequest: "workspace_scope name allow_missing request_id",
   GetSandboxConfigRequest: "workspace_scope name",
-  UpdateConfigRequest: "workspace_scope sandbox policy expected_resource_version annotations request_id",
+  UpdateConfigRequest:
+    "workspace_scope sandbox policy merge_operations expected_resource_version annotations request_id",
   GetSandboxPolicyStatusRequest: "workspace_scope sandbox version",
   ListSandboxPoliciesRequest: "workspace_scope sandbox page_size page_token",
   GetWorkspaceRequest: "name",
@@ -137,7 +138,7 @@ describe("fields of requests", () => {
   it.each(refused)("$rpc refuses $path, naming it", async ({ rpc, path, fields, gap }) => {
     // `global` stands in place of a sandbox, and what belongs to a setting is refused with a policy.
     const global = fields.at(-1)!.name === "global" ? { workspaceScope: undefined, sandbox: "" } : {};
-    const alone = ["setting_key", "merge_operations"].includes(path) ? { policy: undefined } : {};
+    const alone = path === "setting_key" ? { policy: undefined } : {};
     const request = withField(sampleOf(rpc, { ...global, ...alone }), fields) as Record<string, unknown>;
     const { code, fields: named, message } = await refusal(gateway, rpc, request);
     expect(Code[code]).toBe(gap.answer === "UNIMPLEMENTED" ? "Unimplemented" : "InvalidArgument");
