@@ -33,7 +33,7 @@ export function unimplementedError(rpc: string, state: RpcState): ApiError {
       return unimplemented(`${rpc} is not offered by this gateway, by design`, { next: state.instead });
     case "planned":
       return unimplemented(`${rpc} is not built yet in this gateway`, {
-        next: state.instead ?? "docs/compatibility.md lists what is",
+        next: state.instead ?? "See docs/compatibility.md for what is built",
       });
     case "built":
       return unimplemented(`${rpc} is not served here`, { next: "Call it on the gateway's main listener" });

@@ -25,6 +25,7 @@ import { openStore } from "../../store/store.ts";
 import type { HostRecord, Store } from "../../store/types.ts";
 import { createVault } from "../../store/vault.ts";
 import { assembleServices } from "../services.ts";
+import { watchErrors } from "./error-conventions.ts";
 import { BOOT, FakeDriver } from "./fake-driver.ts";
 import { FakeHost, type FakeWorkload } from "./fake-host.ts";
 import { MortalProcess, type Side } from "./mortal-process.ts";
@@ -67,6 +68,8 @@ export class Harness implements AsyncDisposable {
   readonly driver = new FakeDriver();
   readonly workloads = new Map<string, FakeWorkload>();
   readonly logLines: string[] = [];
+  /** Errors whose form is wrong, whatever the test wanted of them: the harness fails at its end. */
+  readonly badErrors = new Set<string>();
   store!: Store;
   services!: GatewayServices;
   client!: Client<typeof OpenShell>;
@@ -148,7 +151,9 @@ export class Harness implements AsyncDisposable {
     this.client = createClient(
       OpenShell,
       createRouterTransport(this.services.userRoutes, {
-        router: { interceptors: [decodeEncoded, boundary, identify] },
+        router: {
+          interceptors: [decodeEncoded, watchErrors((problem) => this.badErrors.add(problem)), boundary, identify],
+        },
         transport: { interceptors: [limited] },
       }),
     );
@@ -381,5 +386,6 @@ export class Harness implements AsyncDisposable {
     await this.#halt();
     for (const store of this.#deadStores) await store[Symbol.asyncDispose]();
     await rm(this.#folder, { recursive: true, force: true });
+    if (this.badErrors.size > 0) throw new Error([...this.badErrors].join("\n"));
   }
 }
