@@ -24,6 +24,12 @@ export interface Boundary extends AsyncDisposable {
   readonly main: SandboxProcess | undefined;
   /** Starts one more process. Ends with this host. */
   spawn(spec: SpawnSpec): Promise<SandboxProcess>;
+  /**
+   * Tries each canary (docs/architecture/isolation.md) as the agent, in a process under the agent's restrictions that
+   * executes no program. One answer a canary, in order: the negative errno, 0 for done, or a value. After `confirm`; at
+   * most {@link MAX_CANARIES}. Rejects with `canaries_unanswered` when the process did not say all.
+   */
+  probe(canaries: readonly string[]): Promise<readonly bigint[]>;
   /** Who owns the agent's end of a connection. Empty when nobody can be found: identity unavailable, so deny. */
   identify(socket: SocketPair): Promise<readonly SocketOwner[]>;
   /** Stores ≤ 256 KiB for a successor (the synthetic-address table). Latest wins. */
@@ -40,6 +46,9 @@ export interface Boundary extends AsyncDisposable {
   /** Resolves once, when the boundary is over for whatever reason. */
   readonly ended: Promise<BoundaryEnd>;
 }
+
+/** Canaries of one probe (native/init/probe.c). */
+export const MAX_CANARIES = 64;
 
 export type BoundaryState = "fresh" | "confirmed" | "main_started" | "main_exited";
 

@@ -125,5 +125,9 @@ export const Finding = {
   trafficUninspectable: "openshell.credentials.traffic_uninspectable",
   authorityMismatch: "openshell.http.request_authority_mismatch",
   landlockUnavailable: "landlock-unavailable",
+  isolationReduced: "openshell.isolation.reduced",
+  isolationBelowMinimum: "openshell.isolation.below_minimum",
+  isolationBreached: "openshell.isolation.breached",
+  limitReached: "openshell.limits.reached",
   hostRestarts: "openshell.supervisor.host_restarts",
 } as const;

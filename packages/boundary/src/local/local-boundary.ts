@@ -1,17 +1,18 @@
 import { fstatSync } from "node:fs";
 import { RuntimeError } from "@openshell/base";
-import type {
-  Boundary,
-  BoundaryEnd,
-  BoundaryState,
-  CaptureSockets,
-  ExecutableKey,
-  IsolationLayer,
-  Restrictions,
-  SandboxProcess,
-  SocketOwner,
-  SocketPair,
-  SpawnSpec,
+import {
+  type Boundary,
+  type BoundaryEnd,
+  type BoundaryState,
+  type CaptureSockets,
+  type ExecutableKey,
+  type IsolationLayer,
+  MAX_CANARIES,
+  type Restrictions,
+  type SandboxProcess,
+  type SocketOwner,
+  type SocketPair,
+  type SpawnSpec,
 } from "../boundary.ts";
 import { ByteWriter } from "./bytes.ts";
 import { closeDescriptors, type Message, type MessageChannel } from "./channel.ts";
@@ -33,7 +34,14 @@ import {
   FRAME_THAW,
   readLayers,
 } from "./frames.ts";
-import { decodeOwners, encodeIdentify, encodeRestrictions, encodeSpawn } from "./messages.ts";
+import {
+  decodeAnswers,
+  decodeOwners,
+  encodeIdentify,
+  encodeProbe,
+  encodeRestrictions,
+  encodeSpawn,
+} from "./messages.ts";
 import { type Addon, EVENT_READY } from "./native.ts";
 import { exitStatus, LocalProcess, openStreams, type ProcessHost } from "./process.ts";
 
@@ -42,6 +50,10 @@ const SPAWN_LIMIT_MS = 30_000;
 const SIGKILL = 9;
 /** Identify has 5 ms of its own inside; the rest is queueing behind other questions. */
 const IDENTIFY_LIMIT_MS = 2_000;
+/** Every canary is one or two system calls, the slowest 0.2 s; the rest is a busy machine. */
+const PROBE_LIMIT_MS = 10_000;
+/** Far more than 64 whole numbers. */
+const ANSWER_BYTES = 4_096;
 /** Init leaves within its grace time; its processes may take a moment to die. */
 const TERMINATE_MARGIN_MS = 10_000;
 /** After the connection ended by itself: how long init may take to be gone (a busy kernel) before this counts as a detachment. */
@@ -116,6 +128,34 @@ export class LocalBoundary implements Boundary {
 
   spawn(spec: SpawnSpec): Promise<SandboxProcess> {
     return this.#start(FRAME_SPAWN, spec);
+  }
+
+  async probe(canaries: readonly string[]): Promise<readonly bigint[]> {
+    if (canaries.length === 0 || canaries.length > MAX_CANARIES) throw new RangeError("1 to 64 canaries");
+    const process = await this.#spawn(FRAME_SPAWN, encodeProbe(canaries), false);
+    await using _ended = {
+      [Symbol.asyncDispose]: async () => {
+        await process.signal(SIGKILL).catch(() => {});
+        process.stdin.destroy();
+        process.stdout.destroy();
+        process.stderr?.destroy();
+      },
+    };
+    const said = (async () => {
+      let text = "";
+      for await (const part of process.stdout as AsyncIterable<Buffer>) {
+        text += part.toString("latin1");
+        if (text.length > ANSWER_BYTES) return undefined;
+      }
+      const status = await process.exit;
+      return status.kind === "exited" && status.code === 0 ? decodeAnswers(text, canaries.length) : undefined;
+    })();
+    const answers = await withLimit(said, PROBE_LIMIT_MS);
+    if (answers !== undefined) return answers;
+    said.catch(() => {});
+    throw new RuntimeError("canaries_unanswered", `Sandbox ${this.sandboxId} did not answer what it can reach`, {
+      next: "Start the sandbox again; if that does not help, restart the gateway",
+    });
   }
 
   async identify(socket: SocketPair): Promise<readonly SocketOwner[]> {
@@ -226,8 +266,11 @@ export class LocalBoundary implements Boundary {
     return this.#parts.channel.request(type, payload, decode, limitMs);
   }
 
-  async #start(type: number, spec: SpawnSpec): Promise<SandboxProcess> {
-    const terminal = spec.stdio.kind === "pty";
+  #start(type: number, spec: SpawnSpec): Promise<SandboxProcess> {
+    return this.#spawn(type, encodeSpawn(spec), spec.stdio.kind === "pty");
+  }
+
+  async #spawn(type: number, request: Buffer, terminal: boolean): Promise<SandboxProcess> {
     const decode = ({ payload, fds }: Message): LocalProcess => {
       if (fds.length !== (terminal ? 1 : 3)) throw new RangeError("descriptors are missing");
       const handle = payload.u32();
@@ -244,10 +287,10 @@ export class LocalBoundary implements Boundary {
     };
     // Nobody waits any more for what starts after the limit.
     const kill = ({ payload }: Message): void => {
-      const request = new ByteWriter().u32(payload.u32()).u32(SIGKILL).flag(true).finish();
-      this.#request(FRAME_SIGNAL, request, () => {}).catch(() => {});
+      const late = new ByteWriter().u32(payload.u32()).u32(SIGKILL).flag(true).finish();
+      this.#request(FRAME_SIGNAL, late, () => {}).catch(() => {});
     };
-    return this.#parts.channel.request(type, encodeSpawn(spec), decode, SPAWN_LIMIT_MS, kill);
+    return this.#parts.channel.request(type, request, decode, SPAWN_LIMIT_MS, kill);
   }
 
   #processHost(main: boolean): ProcessHost {

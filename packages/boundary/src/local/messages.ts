@@ -40,6 +40,20 @@ export function encodeSpawn(spec: SpawnSpec): Buffer {
   return w.finish();
 }
 
+/** A spawn whose process tries canaries in place of executing a program. */
+export function encodeProbe(canaries: readonly string[]): Buffer {
+  const w = new ByteWriter().u8(2).u16(0).u16(0).string("/").u32(canaries.length);
+  for (const canary of canaries) w.string(canary);
+  return w.u32(0).finish();
+}
+
+/** What the process of a probe wrote: a line a canary, one whole number each. Undefined unless that is exactly so. */
+export function decodeAnswers(text: string, count: number): readonly bigint[] | undefined {
+  const lines = text.split("\n");
+  if (lines.pop() !== "" || lines.length !== count) return undefined;
+  return lines.every((line) => /^-?\d{1,19}$/.test(line)) ? lines.map(BigInt) : undefined;
+}
+
 /** Bytes of an address in text form; throws RangeError when it is not one of that family. */
 export function addressBytes(address: string, family: 4 | 6): Buffer {
   if (family === 4) {

@@ -14,6 +14,7 @@ import { type NetworkSettings, SandboxEgress } from "../egress/sandbox-egress.ts
 import { createSocketTools } from "../egress/socket-tools.ts";
 import { LeafMint } from "../egress/tls/leaf.ts";
 import { TrustStore } from "../egress/tls/trust.ts";
+import { isolationEvent } from "../isolation/findings.ts";
 import { createEgressEvents } from "../logs/egress-events.ts";
 import { LogPusher } from "../logs/log-pusher.ts";
 import { SandboxLog } from "../logs/sandbox-log.ts";
@@ -124,6 +125,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
     compile: createCompiler(credentials, () => clock.now()),
     restrictions: async (filesystem, processLimit) =>
       compileRestrictions({ filesystem, arch: process.arch, pids: processLimit || undefined }),
+    finding: (finding) => eventLog.emit(isolationEvent(finding, clock.now(), redact)),
     dispose: () => eventLog[Symbol.asyncDispose](),
   });
   const supervisor = new SandboxSupervisor({ assignment, link, clock, log, pusher, boundary, workload });

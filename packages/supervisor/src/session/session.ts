@@ -8,6 +8,7 @@ import {
   FailureSchema,
   ImagePolicyMissingSchema,
   IsolationLayerSchema,
+  type IsolationReport,
   IsolationReportSchema,
   type MainProcessExit,
   MainProcessExitSchema,
@@ -48,8 +49,6 @@ export interface SessionDeps {
   readonly clock: Clock;
   readonly log: SandboxLog;
   readonly pusher: LogPusher;
-  /** Driver layers, which the report starts with. */
-  readonly driverLayers: readonly { readonly name: string; readonly enforced: boolean; readonly detail: string }[];
 }
 
 /** Why a session ended: the gateway rejected it for good, or the connection did. */
@@ -211,10 +210,7 @@ export class Session {
       value: create(RuntimeReadySchema, {
         mainProcessStartedTime: timestampFromMs(workload.startedAtMs || clock.now()),
         workloadIdentity: this.#deps.identity.workloadIdentity,
-        isolation: create(IsolationReportSchema, {
-          captureMode: boundary.capture.mode,
-          layers: [...this.#deps.driverLayers, ...workload.layers].map((layer) => create(IsolationLayerSchema, layer)),
-        }),
+        isolation: this.#isolation(),
       }),
     });
     void workload.main?.exit.then(
@@ -279,11 +275,20 @@ export class Session {
       });
   }
 
+  #isolation(): IsolationReport {
+    const { boundary, workload } = this.#deps;
+    return create(IsolationReportSchema, {
+      captureMode: boundary.capture.mode,
+      layers: workload.layers.map((layer) => create(IsolationLayerSchema, layer)),
+    });
+  }
+
   #sendEnded(error: unknown): void {
     const known = error instanceof RuntimeError;
     this.#uplink.send({
       case: "ended",
       value: create(SandboxEndedSchema, {
+        isolation: this.#isolation(),
         reason: create(FailureSchema, {
           code: known ? error.code : "start_failed",
           message: known ? error.message : "starting the main process failed",

@@ -87,7 +87,6 @@ export class SandboxSupervisor implements AsyncDisposable {
       epoch += 1n;
       const session = new Session({
         ...this.#deps,
-        driverLayers: assignment.driverIsolation,
         identity: {
           sandboxId: assignment.sandboxId,
           generation: assignment.generation,

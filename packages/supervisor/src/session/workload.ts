@@ -21,6 +21,9 @@ import { runExec } from "../exec/exec.ts";
 import { MainProcess } from "../exec/main-process.ts";
 import type { RelayChannel } from "../exec/relay.ts";
 import { describeStartFailure } from "../exec/start-failure.ts";
+import { breachFinding, type IsolationFinding, minimumFinding, reducedFinding } from "../isolation/findings.ts";
+import { belowMinimum, breached, missingLayers, withUsableLandlock } from "../isolation/minimum.ts";
+import { selfTest, type TestedLayer } from "../isolation/self-test.ts";
 import type { SandboxLog } from "../logs/sandbox-log.ts";
 
 /** The part of egress that a workload drives. */
@@ -41,6 +44,8 @@ export interface WorkloadDeps {
   readonly log: SandboxLog;
   readonly compile: ConfigurationCompiler;
   readonly restrictions: (rules: FilesystemRules, processLimit: number) => Promise<Restrictions>;
+  /** A security event about the isolation of this sandbox. */
+  readonly finding?: (finding: IsolationFinding) => void;
   /** What else ends with the workload: event files. */
   readonly dispose?: () => Promise<void>;
 }
@@ -69,14 +74,15 @@ export class Workload implements AsyncDisposable {
       }
     | undefined;
   #main: MainProcess | undefined;
-  #layers: readonly IsolationLayer[];
+  #layers: readonly TestedLayer[];
   #mainStarted = Promise.withResolvers<MainProcess>();
   #startedAtMs = 0;
   #startBegun = false;
 
   constructor(deps: WorkloadDeps) {
     this.#deps = deps;
-    this.#layers = deps.boundary.isolation;
+    const claimed = [...deps.assignment.driverIsolation, ...deps.boundary.isolation];
+    this.#layers = claimed.map(({ name, enforced, detail }) => ({ name, enforced, detail, tested: false }));
     this.#mainStarted.promise.catch(() => {});
     if (deps.boundary.main !== undefined) this.#setMain(new MainProcess(deps.boundary.main, deps.clock, false));
   }
@@ -85,7 +91,8 @@ export class Workload implements AsyncDisposable {
     return this.#main;
   }
 
-  get layers(): readonly IsolationLayer[] {
+  /** The isolation in force; before the start, what the driver and init set up. */
+  get layers(): readonly TestedLayer[] {
     return this.#layers;
   }
 
@@ -122,7 +129,8 @@ export class Workload implements AsyncDisposable {
     if (this.#startBegun) throw startInterrupted();
     this.#startBegun = true;
     const restrictions = await this.#deps.restrictions(filesystemRules(policy, layout), layout.processLimit);
-    this.#layers = [...boundary.isolation, ...(await boundary.confirm(restrictions))];
+    const confirmed = await boundary.confirm(restrictions);
+    await this.#proveIsolation(restrictions, confirmed, policy.landlock?.compatibility === "hard_requirement");
     const command = spec.command.length > 0 ? spec.command : spec.tty ? [this.shell, "-l"] : IDLE_COMMAND;
     const process = await boundary
       .startMain({
@@ -212,6 +220,48 @@ export class Workload implements AsyncDisposable {
     stack.defer(async () => this.#deps.dispose?.());
     stack.use(this.#deps.boundary);
     stack.use(this.#deps.egress);
+  }
+
+  /**
+   * Tries every layer from inside and holds the result against what the sandbox must have. Throws `isolation_breached` or
+   * `isolation_below_minimum`; whatever is not in force is told as a finding.
+   */
+  async #proveIsolation(
+    restrictions: Restrictions,
+    confirmed: readonly IsolationLayer[],
+    landlockRequired: boolean,
+  ): Promise<void> {
+    const { assignment, boundary, layout, finding } = this.#deps;
+    const { local } = assignment;
+    const { layers, breaches } = await selfTest({
+      boundary,
+      facts: {
+        layers: withUsableLandlock([...this.#layers, ...confirmed]),
+        restrictions,
+        uid: layout.uid,
+        gid: layout.gid,
+        netnsCookie: local?.netnsCookie ?? 0n,
+        hostPaths: [assignment.logDirectory].filter((path) => path !== ""),
+        hostSocket: local?.socketPath ?? "",
+        gatewayAddresses: assignment.network?.alwaysDenied ?? [],
+        capturePorts: boundary.capture.tcp.map(({ port }) => port),
+      },
+    });
+    this.#layers = layers;
+    if (breaches.length > 0) {
+      const error = breached(breaches);
+      finding?.(breachFinding(error));
+      throw error;
+    }
+    const minimum = [...assignment.minimumIsolation, ...(landlockRequired ? ["landlock"] : [])];
+    const missing = missingLayers(minimum, layers);
+    if (missing.length > 0) {
+      const error = belowMinimum(missing);
+      finding?.(minimumFinding(error));
+      throw error;
+    }
+    const reduced = layers.filter(({ enforced }) => !enforced);
+    if (reduced.length > 0) finding?.(reducedFinding(reduced));
   }
 
   async #activate(

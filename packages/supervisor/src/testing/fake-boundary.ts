@@ -74,6 +74,14 @@ export class FakeBoundary implements Boundary {
       },
     };
   }
+  /** What it answers to canaries; by default nothing gets through. */
+  answers: (canaries: readonly string[]) => readonly bigint[] = (canaries) => canaries.map(() => -1n);
+  async probe(canaries: readonly string[]): Promise<readonly bigint[]> {
+    if (this.confirmed === undefined || this.state !== "confirmed") throw new Error("probed outside the start");
+    this.probed = canaries;
+    return this.answers(canaries);
+  }
+  probed: readonly string[] | undefined;
   async identify(): Promise<never[]> {
     return [];
   }

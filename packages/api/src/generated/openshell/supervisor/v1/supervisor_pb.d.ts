@@ -354,6 +354,13 @@ export declare type AttachSandbox = Message<"openshell.supervisor.v1.AttachSandb
    * @generated from field: repeated openshell.supervisor.v1.IsolationLayer driver_isolation = 11;
    */
   driverIsolation: IsolationLayer[];
+
+  /**
+   * Layers or levels that must be in force before the main process starts (docs/architecture/isolation.md).
+   *
+   * @generated from field: repeated string minimum_isolation = 12;
+   */
+  minimumIsolation: string[];
 };
 
 /**
@@ -1010,6 +1017,13 @@ export declare type IsolationLayer = Message<"openshell.supervisor.v1.IsolationL
    * @generated from field: string detail = 3;
    */
   detail: string;
+
+  /**
+   * A canary from inside was refused, and none got through.
+   *
+   * @generated from field: bool tested = 4;
+   */
+  tested: boolean;
 };
 
 /**
@@ -1137,6 +1151,13 @@ export declare type SandboxEnded = Message<"openshell.supervisor.v1.SandboxEnded
    * @generated from field: openshell.supervisor.v1.Failure reason = 1;
    */
   reason?: Failure | undefined;
+
+  /**
+   * What was in force when the start was refused; unset when that was not known yet.
+   *
+   * @generated from field: openshell.supervisor.v1.IsolationReport isolation = 2;
+   */
+  isolation?: IsolationReport | undefined;
 };
 
 /**
