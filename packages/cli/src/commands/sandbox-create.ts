@@ -3,7 +3,7 @@ import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
 import { CliError, EXIT, usageError } from "../errors.ts";
 import { secretLooking } from "../model/environment.ts";
 import { rememberSandbox } from "../model/last-sandbox.ts";
-import { object, sandboxObject, sandboxView } from "../model/sandbox.ts";
+import { awaitsRestart, hasRun, object, sandboxObject, sandboxView } from "../model/sandbox.ts";
 import { waitForPhase } from "../model/wait.ts";
 import { volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
@@ -27,7 +27,6 @@ export const spec: CommandSpec = {
     { long: "no-keep", conflicts: ["keep"], help: "remove the sandbox when the main process has ended" },
     { long: "keep", hidden: true, help: "the default" },
     { long: "template", value: "NAME", conflicts: FROM_TEMPLATE, help: "named workload to create it from" },
-    { long: "from", value: "IMAGE", help: "image of the root, where the gateway's driver runs images" },
     { long: "gpu", value: "[N]", help: "GPUs, one unless N says otherwise, where the driver offers them" },
     {
       long: "restart-policy",
@@ -97,10 +96,15 @@ export async function run(context: Context, args: Args): Promise<number> {
     if (!structured) await context.print(`\nCreated sandbox: ${name}\n\n`);
     const ready = await waitForPhase(context, name, {
       until: READY,
-      failed: ["Error", "Stopped", "Deleting"],
+      failed: ephemeral ? ["Error", "Stopped"] : ["Error", "Stopped", "Deleting"],
       doing: "Starting sandbox",
       limitVariable: "OPENSHELL_PROVISION_TIMEOUT",
+      goes: ephemeral,
     });
+    if (hasRun(ready)) {
+      const then = awaitsRestart(ready) ? "; its restart policy starts it again" : "";
+      await context.warn(`the command of ${name} has ended already, with status ${ready.status["exitCode"]}${then}`);
+    }
     const format = context.outputFormat;
     if (format !== "table") await context.printStructured({ ...sandboxObject(ready), service_urls: {} }, format);
     return EXIT.ok;
@@ -164,14 +168,12 @@ async function createOrExplain(context: Context, request: Readonly<Record<string
   }
 }
 
-/** Image, devices and restarts. What a gateway cannot do it refuses by name. */
+/** Devices and restarts. What a gateway cannot do it refuses by name. */
 function placement(workload: Readonly<Record<string, unknown>>, args: Args) {
-  const image = args.value("from");
   const restart = args.value("restart-policy");
   const count = wholeNumber(args.value("gpu"), "gpu", 1, 1024);
   return {
     ...workload,
-    ...(image === undefined ? {} : { template: { ...object(workload["template"]), image } }),
     ...(args.has("gpu") ? { resourceRequirements: { gpu: count === undefined ? {} : { count } } } : {}),
     ...(restart === undefined
       ? {}

@@ -67,6 +67,12 @@ export function awaitsRestart(view: SandboxView): boolean {
   return view.status["nextRestartTime"] !== undefined;
 }
 
+/** The main process ran and has ended by itself. */
+export function hasRun(view: SandboxView): boolean {
+  if (view.phase === "Completed" || awaitsRestart(view)) return true;
+  return view.phase === "Error" && view.conditions.some(({ reason }) => reason === "MainProcessFailed");
+}
+
 /** The structured form of a sandbox (`-o json`, `-o yaml`). */
 export function sandboxObject(view: SandboxView): Json {
   const { status } = view;

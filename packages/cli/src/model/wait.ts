@@ -3,7 +3,7 @@ import { CliError } from "../errors.ts";
 import { Progress } from "../output/progress.ts";
 import { cell } from "../output/terminal.ts";
 import { streamJson } from "../transport/json-stream.ts";
-import { awaitsRestart, notReadyReason, object, type SandboxView, sandboxView } from "./sandbox.ts";
+import { hasRun, notReadyReason, object, type SandboxView, sandboxView } from "./sandbox.ts";
 
 /** Limit of a wait from a variable, in seconds. */
 function limitSeconds(context: Context, variable: string): number {
@@ -19,11 +19,20 @@ export interface WaitOptions {
   /** What is being waited for, for people; without it nothing is shown. */
   readonly doing?: string;
   readonly limitVariable?: "OPENSHELL_PROVISION_TIMEOUT" | "OPENSHELL_LIFECYCLE_TIMEOUT";
+  /** The sandbox goes by itself when its main process has ended: gone after it ran is as good as ready. */
+  readonly goes?: boolean;
   /** Ends the wait early, as its limit would. */
   readonly signal?: AbortSignal;
 }
 
-/** Watches a sandbox until it is in one of the phases. Throws when it fails, vanishes, or the limit passes. */
+/** Events of the gateway which say that the main process ran. */
+const RAN: readonly unknown[] = ["Ready", "MainProcessCompleted", "MainProcessFailed"];
+const MAX_EVENTS = 50;
+
+/**
+ * Watches a sandbox until it is in one of the phases. A main process that has ended already counts as one that completed,
+ * whatever its status: it was started. Throws when the sandbox fails, vanishes, or the limit passes.
+ */
 export async function waitForPhase(context: Context, name: string, options: WaitOptions): Promise<SandboxView> {
   const target = await context.ensureGateway();
   const limitVariable = options.limitVariable ?? "OPENSHELL_LIFECYCLE_TIMEOUT";
@@ -35,16 +44,18 @@ export async function waitForPhase(context: Context, name: string, options: Wait
   const { stderr } = context.surroundings;
   using progress = options.doing === undefined ? undefined : Progress.start(stderr, context.err, `${doing} ${name}`);
   let last: SandboxView | undefined;
+  let ran = false;
   try {
-    const request = { workspaceScope: context.scope, sandbox: name, followStatus: true, followEvents: true };
+    const follow = { followStatus: true, followEvents: true, eventTail: MAX_EVENTS };
+    const request = { workspaceScope: context.scope, sandbox: name, ...follow };
     for await (const event of streamJson(target.endpoint, "WatchSandbox", request, stop.signal)) {
       const warning = object(event["warning"])["message"];
       if (warning !== undefined && progress !== undefined) await context.warn(cell(warning));
+      ran ||= RAN.includes(object(event["event"])["reason"]);
       if (event["sandbox"] === undefined) continue;
       last = sandboxView(event["sandbox"]);
       if (options.until.includes(last.phase)) return last;
-      // It has run and ended already; its restart policy starts it again.
-      if (options.until.includes("Completed") && awaitsRestart(last)) return last;
+      if (options.until.includes("Completed") && hasRun(last)) return last;
       if (options.failed.includes(last.phase)) {
         throw new CliError(`sandbox ${name} is in phase ${last.phase}: ${notReadyReason(last) ?? "no reason given"}`, {
           next: `openshell logs ${name} shows what happened; openshell sandbox delete ${name} removes it`,
@@ -62,5 +73,6 @@ export async function waitForPhase(context: Context, name: string, options: Wait
     clearTimeout(timer);
     stop.abort();
   }
+  if (options.goes === true && ran && last !== undefined) return last;
   throw new CliError(`sandbox ${name} was removed meanwhile`, { next: "Create it again" });
 }
