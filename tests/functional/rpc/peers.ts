@@ -90,6 +90,8 @@ export interface PairOptions {
   /** Path of a unix socket in place of a port. */
   readonly unix?: string;
   readonly keepaliveMs?: number;
+  /** Our client gives up a server that has not answered a ping for this long. */
+  readonly keepaliveTimeoutMs?: number;
 }
 
 /** A client and a server that are connected, one of them ours. */
@@ -151,7 +153,7 @@ async function peerCallsUs(peer: PeerName, options: PairOptions): Promise<Pair> 
 }
 
 async function weCallPeer(peer: PeerName, options: PairOptions): Promise<Pair> {
-  const { gzip = false, tls, unix, keepaliveMs } = options;
+  const { gzip = false, tls, unix, keepaliveMs, keepaliveTimeoutMs = 20_000 } = options;
   const process = new PeerProcess(peer, {
     role: "server",
     address: unix === undefined ? "127.0.0.1:0" : `unix:${unix}`,
@@ -162,7 +164,7 @@ async function weCallPeer(peer: PeerName, options: PairOptions): Promise<Pair> {
   const client = new OurClient({
     address: () => address,
     ...(tls === undefined ? {} : { tls: tls.client }),
-    ...(keepaliveMs === undefined ? {} : { keepalive: { intervalMs: keepaliveMs, timeoutMs: keepaliveMs } }),
+    ...(keepaliveMs === undefined ? {} : { keepalive: { intervalMs: keepaliveMs, timeoutMs: keepaliveTimeoutMs } }),
   });
   const driver = new ConnectDriver(
     (compress) => client.transport(compress),
