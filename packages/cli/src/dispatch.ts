@@ -134,7 +134,7 @@ async function printVersion(surroundings: Surroundings): Promise<number> {
 const NOT_BUILT: Readonly<Record<string, readonly string[]>> = {
   "": ["doctor", "forward", "profile", "rule", "service", "settings", "ssh-proxy", "term", "whoami", "workspace"],
   sandbox: ["connect", "download", "provider", "resume", "ssh-config", "suspend", "template", "upload"],
-  policy: ["delete", "update"],
+  policy: ["delete"],
   provider: ["list-profiles", "profile", "refresh"],
   gateway: ["add", "info", "list", "login", "logout", "remove", "select", "upgrade-check"],
 };
