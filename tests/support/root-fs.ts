@@ -7,6 +7,7 @@ import {
   lstatSync,
   mkdirSync,
   realpathSync,
+  rmSync,
   symlinkSync,
   writeFileSync,
 } from "node:fs";
@@ -101,4 +102,26 @@ function install(from: string, to: string): void {
 /** Packs a root with the machine's tar, owned by root whoever packs it. */
 export function packRootFs(root: string, archive: string, ...options: readonly string[]): void {
   execFileSync("tar", ["-C", root, "--owner=0", "--group=0", ...options, "-cf", archive, "."]);
+}
+
+/** What `docker save` would write of an image: layers, each a folder to be packed, lowest first, and its configuration. */
+export function saveImage(
+  archive: string,
+  layers: readonly string[],
+  config: { readonly User?: string; readonly Env?: readonly string[]; readonly WorkingDir?: string },
+): void {
+  const folder = `${archive}.parts`;
+  mkdirSync(folder);
+  const names = layers.map((layer, index) => {
+    mkdirSync(join(folder, `layer${index}`));
+    packRootFs(layer, join(folder, `layer${index}`, "layer.tar"), ...(index === 0 ? ["--gzip"] : []));
+    return `layer${index}/layer.tar`;
+  });
+  writeFileSync(join(folder, "config.json"), JSON.stringify({ architecture: "amd64", os: "linux", config }));
+  writeFileSync(
+    join(folder, "manifest.json"),
+    JSON.stringify([{ Config: "config.json", RepoTags: ["t:1"], Layers: names }]),
+  );
+  packRootFs(folder, archive);
+  rmSync(folder, { recursive: true });
 }

@@ -1,3 +1,4 @@
+import { existsSync, realpathSync } from "node:fs";
 import { resolve } from "node:path";
 import type { Flag } from "../args.ts";
 import { type Context, pairs } from "../context.ts";
@@ -8,6 +9,11 @@ import { checkVariables } from "./environment.ts";
 /** Options of everything that makes a sandbox. */
 export const WORKLOAD_FLAGS: readonly Flag[] = [
   { long: "policy", value: "FILE", env: "OPENSHELL_SANDBOX_POLICY", help: "policy file, YAML or JSON" },
+  {
+    long: "from",
+    value: "ROOT",
+    help: "run on a root file system instead of this machine's programs: a folder, .tar or .tar.gz (docker export, docker save)",
+  },
   { long: "provider", value: "NAME", many: true, help: "let the sandbox use a provider's credentials" },
   {
     long: "volume",
@@ -86,9 +92,13 @@ export async function workloadRequest(
     );
   }
   const list = volumes.map(({ source, target, access }) => `${source}:${target}${access === "rw" ? "" : `:${access}`}`);
+  const from = args.value("from");
+  const root = from === undefined ? undefined : rootPath(context, from);
+  const local = { ...(root === undefined ? {} : { root }), ...(list.length > 0 ? { volumes: list } : {}) };
   const template = {
+    ...(from !== undefined && root === undefined ? { image: from } : {}),
     ...(Object.keys(limits).length > 0 ? { resources: { limits } } : {}),
-    ...(list.length > 0 ? { driverConfig: { local: { volumes: list } } } : {}),
+    ...(Object.keys(local).length > 0 ? { driverConfig: { local } } : {}),
   };
   const policy = args.value("policy");
   const spec = {
@@ -102,6 +112,26 @@ export async function workloadRequest(
     request: { workspaceScope: context.scope, ...(Object.keys(labels).length > 0 ? { labels } : {}) },
     spec,
   };
+}
+
+/** The absolute path behind `--from`, or undefined when it is the name of an image, which the gateway then judges. */
+function rootPath(context: Context, from: string): string | undefined {
+  const { cwd, home } = context.surroundings;
+  const expanded = from === "~" || from.startsWith("~/") ? home + from.slice(1) : from;
+  const path = resolve(cwd, expanded);
+  const named = /^(?:\.{0,2}\/|\.{1,2}$|~)|\.(?:tar|tar\.gz|tgz)$/.test(from);
+  if (!named && !existsSync(path)) return undefined;
+  if (context.target.kind !== "embedded") {
+    throw usageError(
+      `--from ${JSON.stringify(from)} is on this machine, and the gateway is another one`,
+      "Leave out --gateway, or name an image",
+    );
+  }
+  if (!existsSync(path)) {
+    throw usageError(`--from ${JSON.stringify(from)} does not exist`, "Name a folder, a .tar or a .tar.gz that exists");
+  }
+  // Links are the caller's to follow: the gateway takes none, since they could change between check and use.
+  return realpathSync(path);
 }
 
 /** The policy library and protobuf are loaded only here. */

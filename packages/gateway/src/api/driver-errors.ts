@@ -6,10 +6,13 @@ import { DriverError, type DriverErrorCode } from "@openshell/drivers/driver.ts"
 const FIELDS: Partial<Record<DriverErrorCode, string>> = {
   invalid_intent: "spec",
   invalid_driver_config: "spec.template.driver_config.local",
+  image_invalid: "spec.template.driver_config.local.root",
   volume_invalid: "spec.template.driver_config.local.volumes",
 };
 
 const CODES: Partial<Record<DriverErrorCode, Code>> = {
+  image_refused: Code.PermissionDenied,
+  image_unavailable: Code.FailedPrecondition,
   volume_refused: Code.PermissionDenied,
   identity_refused: Code.FailedPrecondition,
   volume_unavailable: Code.FailedPrecondition,

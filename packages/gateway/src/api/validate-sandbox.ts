@@ -3,6 +3,7 @@ import { type CreateSandboxRequest, SandboxPolicySchema, SandboxRestartPolicy, t
 import { labelKeyProblem, labelValueProblem } from "@openshell/api/labels.ts";
 import { environmentKeyProblem, nameProblem, routableNameProblem, violation } from "@openshell/api/names.ts";
 import { Violations } from "@openshell/api/violations.ts";
+import { imageRoot } from "../compute/image-root.ts";
 import { resourceLimits } from "../compute/resources.ts";
 import { restartsAtAll } from "../compute/restart.ts";
 import { isEphemeral, RETENTION_ANNOTATION } from "../compute/runtime-record.ts";
@@ -80,7 +81,7 @@ function checkTemplate(template: NonNullable<SandboxSpec["template"]>, found: Vi
   found.require(
     template.image === "",
     `${field}.image`,
-    "is not supported by the local driver, whose root is this machine's system folders",
+    "is not supported: this gateway pulls no images; unpack one with `docker export` and name the archive or folder in driver_config.local.root (--from x.tar)",
   );
   found.require(
     template.runtimeClassName === "",
@@ -108,6 +109,7 @@ function checkTemplate(template: NonNullable<SandboxSpec["template"]>, found: Vi
   }
   for (const found_ of resourceLimits(template.resources).violations) found.add(found_);
   for (const found_ of localVolumes(template.driverConfig).violations) found.add(found_);
+  for (const found_ of imageRoot(template.driverConfig).violations) found.add(found_);
 }
 
 export function checkLabels(labels: Readonly<Record<string, string>>, field: string, found: Violations): void {

@@ -261,15 +261,16 @@ export class SandboxController implements HostEvents {
   async #launch(record: SandboxRecord, launch: LaunchFacts): Promise<StartedSandbox | undefined> {
     const { driver } = this.#deps;
     const intent = sandboxIntent(record, launch);
+    const onProgress = (message: string): Promise<boolean> => this.#noteProgress(record, message);
     try {
       let started: StartedSandbox;
-      if (record.generation === 1n) started = await driver.create(intent);
+      if (record.generation === 1n) started = await driver.create(intent, onProgress);
       else {
         // What is left of the generation before must be gone first; nothing is the usual case.
         const before = await driver.inspect(record.id);
         if (before?.running !== undefined && before.generation !== record.generation) await driver.stop(record.id);
         // It may have been stopped before it was ever created.
-        started = before === undefined ? await driver.create(intent) : await driver.start(intent);
+        started = before === undefined ? await driver.create(intent, onProgress) : await driver.start(intent);
       }
       this.#recordLaunch(record, started);
       return started;
@@ -280,6 +281,21 @@ export class SandboxController implements HostEvents {
       }
       throw error;
     }
+  }
+
+  /** Shows what a long preparation does; it goes on, without the limit of a start, while the sandbox is still wanted. */
+  async #noteProgress({ id, generation }: SandboxRecord, message: string): Promise<boolean> {
+    const facts = { type: "Ready", status: "False", reason: "DependenciesNotReady", message } as const;
+    const wanted = (record: SandboxRecord): boolean =>
+      record.generation === generation && wantsToRun(record.status.phase) && !this.#closed.signal.aborted;
+    const record = await this.#change(id, (current) =>
+      wanted(current) ? { status: withCondition(current.status, facts, this.#deps.clock.now()) } : undefined,
+    );
+    if (record === undefined || !wanted(record)) return false;
+    this.#provisioning.get(id)?.abort();
+    this.#provisioning.delete(id);
+    this.#limitProvisioning(record);
+    return true;
   }
 
   /** Stored while the host attaches; the session waits for it before the workload may start. */

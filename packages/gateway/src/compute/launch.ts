@@ -12,6 +12,7 @@ import type { GatewayConfig } from "../config/config.ts";
 import type { InspectionCaMaterial } from "../pki/inspection-ca.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import type { SecretContext } from "../store/vault.ts";
+import { imageRoot } from "./image-root.ts";
 import { resourceLimits } from "./resources.ts";
 import { runtimeFacts } from "./runtime-record.ts";
 
@@ -46,7 +47,7 @@ export function sandboxIntent(record: SandboxRecord, facts: LaunchFacts): Sandbo
     generation: record.generation,
     nonce: facts.nonce,
     idBlock: facts.idBlock,
-    root: { kind: "host" },
+    root: imageRoot(record.spec.template?.driverConfig).root,
     hostname: record.name,
     process: { runAsUser: policy?.process?.runAsUser ?? "", runAsGroup: policy?.process?.runAsGroup ?? "" },
     resources: limitsOf(record.spec.template),

@@ -18,8 +18,8 @@ export function localVolumes(driverConfig: JsonObject | undefined): {
   const local = driverConfig?.local;
   if (local === undefined || local === null) return { volumes: [], violations: [] };
   if (typeof local !== "object" || Array.isArray(local)) return refuse(FIELD, "must be an object");
-  const unknown = Object.keys(local).find((key) => key !== "volumes");
-  if (unknown !== undefined) return refuse(`${FIELD}.${unknown}`, 'is unknown; the only key is "volumes"');
+  const unknown = Object.keys(local).find((key) => key !== "volumes" && key !== "root");
+  if (unknown !== undefined) return refuse(`${FIELD}.${unknown}`, 'is unknown; the keys are "root" and "volumes"');
   const list: JsonValue = local.volumes ?? [];
   if (!Array.isArray(list)) return refuse(`${FIELD}.volumes`, "must be a list of SRC:DST[:ro]");
   if (list.length > MAX_VOLUMES) return refuse(`${FIELD}.volumes`, `must have at most ${MAX_VOLUMES} entries`);
