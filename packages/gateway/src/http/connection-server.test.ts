@@ -12,7 +12,9 @@ import { userSocketPeer } from "../auth/identify.ts";
 import { ConnectionServer } from "./connection-server.ts";
 import { answer, Dispatcher, pathOf } from "./dispatcher.ts";
 import { livenessRoute } from "./health.ts";
+import { HttpLimits } from "./limits.ts";
 import { type Listener, listenPreferring, listenTcp, listenUnix } from "./listen.ts";
+import type { Peer } from "./peer.ts";
 
 let folder: string;
 let path: string;
@@ -171,5 +173,55 @@ describe("listenPreferring", () => {
     expect((second.address as { port: number }).port).toBe(again);
     await first.close();
     await second.close();
+  });
+
+  describe("strangers, who proved nothing", () => {
+    const stranger: Peer = { listener: "tcp", caller: undefined, refusal: undefined };
+    let tcp: Listener;
+    let port: number;
+    beforeEach(async () => {
+      tcp = await listenTcp({ host: "127.0.0.1", port: 0 }, (socket) => server.accept(socket, stranger));
+      port = (tcp.address as { readonly port: number }).port;
+    });
+    afterEach(() => tcp.close());
+
+    it("may have few calls at once on a connection", async () => {
+      const session = connectHttp2(`http://127.0.0.1:${port}`);
+      // The general limit comes first, the stranger's after it.
+      let limit = 0;
+      while (limit !== HttpLimits.strangerStreams) {
+        const [settings] = (await once(session, "remoteSettings")) as [{ readonly maxConcurrentStreams: number }];
+        limit = settings.maxConcurrentStreams;
+      }
+      expect(await get(session, "/one")).toBe("2.0 /one");
+      session.destroy();
+    });
+
+    it("may have so many connections, which others do not share, and room comes back", async () => {
+      const open = async () => {
+        const socket = connect(port, "127.0.0.1").on("error", () => {});
+        await once(socket, "connect");
+        return socket;
+      };
+      const all: Socket[] = [];
+      for (let n = 0; n < HttpLimits.strangerConnections; n++) all.push(await open());
+      const refused = await open();
+      refused.resume();
+      await once(refused, "close");
+      expect(all.every((socket) => !socket.destroyed)).toBe(true);
+      const session = connectHttp2("http://x", { createConnection: () => connect(path) });
+      expect(await get(session, "/owner")).toBe("2.0 /owner");
+      session.close();
+      for (const socket of all) socket.destroy();
+      for (;;) {
+        const answer = await fetch(`http://127.0.0.1:${port}/again`).then(
+          (response) => response.text(),
+          () => undefined,
+        );
+        if (answer === undefined) continue;
+        expect(answer).toBe("1.1 /again");
+        break;
+      }
+    });
   });
 });
