@@ -97,6 +97,18 @@ describe("undecodable", () => {
     expect(answer(CreateSandboxRequestSchema, spec).fields).toContain("spec.log_level");
   });
 
+  it("answers millions of wrong fields as fast as few", () => {
+    const wrong = new Uint8Array(4 * 1024 * 1024);
+    // A message sent as a number, then an empty selector, over and over; the last byte begins what never ends.
+    for (let index = 0; index + 4 <= wrong.length; index += 4) wrong.set([0x08, 0x01, 0x3a, 0x00], index);
+    wrong[wrong.length - 1] = 0xff;
+    const started = performance.now();
+    const error = undecodable(CreateSandboxRequestSchema, wrong);
+    expect(performance.now() - started).toBeLessThan(500);
+    expect(error.code).toBe(Code.InvalidArgument);
+    expect(readErrorDetails(error).violations[0]?.field).toBe("spec");
+  });
+
   it("answers every truncation of a request, and random bytes, without failing itself", () => {
     for (let length = 0; length < whole.length; length++) {
       const error = undecodable(CreateSandboxRequestSchema, whole.subarray(0, length));

@@ -6,6 +6,10 @@ import type { FieldViolation } from "./violations.ts";
 
 /** Messages in messages that are looked into for the field that is wrong. */
 const MAX_DEPTH = 8;
+/** Fields that are looked at, at all depths: whoever sends bytes that do not decode may send millions of them. */
+const MAX_FIELDS = 1_000;
+
+const utf8 = new TextDecoder("utf-8", { fatal: true });
 
 const OTHER_RELEASE = "the caller may be made for another release of the API: this gateway speaks 0.1";
 
@@ -15,12 +19,18 @@ const OTHER_RELEASE = "the caller may be made for another release of the API: th
  * never given a workspace that they did not name.
  */
 export function undecodable(schema: DescMessage, bytes: Uint8Array): ApiError {
-  const { violations, complete } = problems(schema, bytes, "", 0);
+  const search: Search = { left: MAX_FIELDS };
+  const { violations, complete } = problems(schema, bytes, "", 0, search);
   if (violations.length === 0) {
     const what = complete ? "cannot be decoded" : "ends in the middle of a field, or holds what is no field";
     violations.push({ field: "request", description: `${what} as ${schema.typeName}; ${OTHER_RELEASE}` });
   }
   return invalidArgument(violations);
+}
+
+/** What may still be looked at. */
+interface Search {
+  left: number;
 }
 
 interface Found {
@@ -29,20 +39,24 @@ interface Found {
   readonly complete: boolean;
 }
 
-function problems(schema: DescMessage, bytes: Uint8Array, path: string, depth: number): Found {
+function problems(schema: DescMessage, bytes: Uint8Array, path: string, depth: number, search: Search): Found {
   const violations: FieldViolation[] = [];
   const seen = new Set<number>();
-  const complete = eachField(bytes, (number, wireType, data) => {
+  const complete = eachField(bytes, search, (number, wireType, data) => {
     const field = schema.fields.find((candidate) => candidate.number === number);
     if (field === undefined) return;
     seen.add(number);
-    const problem = fieldProblem(field, wireType, data, path, depth);
-    if (problem !== undefined) violations.unshift(...problem);
+    const found = fieldProblem(field, wireType, data, path, depth, search);
+    if (found !== undefined) violations.push(...found);
   });
   const scope = schema.fields.find((field) => field.message === WorkspaceSelectorSchema);
-  if (scope !== undefined && !seen.has(scope.number))
-    violations.unshift({ field: path + scope.name, description: `is required; ${OTHER_RELEASE}` });
-  return { violations, complete };
+  if (scope === undefined) return { violations, complete };
+  // The selector first: it is what a client of another release has to be told.
+  const name = path + scope.name;
+  const own = violations.filter(({ field }) => field === name);
+  if (!seen.has(scope.number) && search.left > 0)
+    own.push({ field: name, description: `is required; ${OTHER_RELEASE}` });
+  return { violations: [...own, ...violations.filter(({ field }) => field !== name)], complete };
 }
 
 function fieldProblem(
@@ -51,6 +65,7 @@ function fieldProblem(
   data: Uint8Array,
   path: string,
   depth: number,
+  search: Search,
 ): FieldViolation[] | undefined {
   const name = path + field.name;
   if (!wireTypesOf(field).includes(wireType))
@@ -63,7 +78,7 @@ function fieldProblem(
   } catch {
     if (schema === WorkspaceSelectorSchema)
       return [{ field: name, description: `must be a WorkspaceSelector, not a name alone; ${OTHER_RELEASE}` }];
-    const inner = depth < MAX_DEPTH ? problems(schema, data, `${name}.`, depth + 1).violations : [];
+    const inner = depth < MAX_DEPTH ? problems(schema, data, `${name}.`, depth + 1, search).violations : [];
     return inner.length > 0 ? inner : [{ field: name, description: `cannot be decoded as ${schema.typeName}` }];
   }
 }
@@ -74,7 +89,7 @@ function isText(field: DescField): boolean {
 
 function textProblem(field: string, data: Uint8Array): FieldViolation[] | undefined {
   try {
-    new TextDecoder("utf-8", { fatal: true }).decode(data);
+    utf8.decode(data);
     return undefined;
   } catch {
     return [{ field, description: "must be UTF-8 text" }];
@@ -111,11 +126,16 @@ function scalarWireType(scalar: number): WireType {
   }
 }
 
-/** Calls `visit` for the fields of a message, in order. False when the bytes stop being fields before their end. */
-function eachField(bytes: Uint8Array, visit: (number: number, wireType: WireType, data: Uint8Array) => void): boolean {
+/** Calls `visit` for the fields of a message, in order. False when they end before the bytes do, or at the limit. */
+function eachField(
+  bytes: Uint8Array,
+  search: Search,
+  visit: (number: number, wireType: WireType, data: Uint8Array) => void,
+): boolean {
   const reader = new BinaryReader(bytes);
   try {
     while (reader.pos < reader.len) {
+      if (search.left-- <= 0) return false;
       const [number, wireType] = reader.tag();
       const start = reader.pos;
       const data = wireType === WireType.LengthDelimited ? reader.bytes() : undefined;

@@ -4,6 +4,7 @@ import { OpenShell, type WorkspaceSelector, WorkspaceSelectorSchema } from "@ope
 import type { RpcName } from "@openshell/api/compatibility.ts";
 import { type ApiError, invalidArgument } from "@openshell/api/errors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
+import { MAX_VIOLATIONS } from "@openshell/api/violations.ts";
 
 /** Messages in messages that are looked into; a request that nests deeper does not decode. */
 const MAX_DEPTH = 100;
@@ -86,7 +87,7 @@ interface UnknownField {
   readonly number: number;
 }
 
-/** Fields of a message, at any depth, that its schema does not have. */
+/** Fields of a message, at any depth, that its schema does not have; the first {@link MAX_VIOLATIONS} of them. */
 export function unknownFields(schema: DescMessage, message: Message): readonly UnknownField[] {
   const found: UnknownField[] = [];
   collect(schema, message, "", 0, found);
@@ -96,8 +97,9 @@ export function unknownFields(schema: DescMessage, message: Message): readonly U
 function collect(schema: DescMessage, message: Message, path: string, depth: number, found: UnknownField[]): void {
   // A selector without an arm is refused as such: what its bytes mean to a decoder says nothing to their author.
   const armless = schema === WorkspaceSelectorSchema && (message as WorkspaceSelector).selection.case === undefined;
-  if (!armless) for (const { no } of message.$unknown ?? []) found.push({ path, number: no });
-  if (depth >= MAX_DEPTH) return;
+  const room = MAX_VIOLATIONS - found.length;
+  if (!armless) for (const { no } of message.$unknown?.slice(0, room) ?? []) found.push({ path, number: no });
+  if (depth >= MAX_DEPTH || found.length >= MAX_VIOLATIONS) return;
   const below = (inner: DescMessage, value: unknown, at: string): void =>
     collect(inner, value as Message, path === "" ? at : `${path}.${at}`, depth + 1, found);
   const plain = message as unknown as Readonly<Record<string, unknown>>;
