@@ -133,7 +133,7 @@ async function printVersion(surroundings: Surroundings): Promise<number> {
 /** Commands of the official command line that this one does not have yet, by group: whoever types one has not mistyped. */
 const NOT_BUILT: Readonly<Record<string, readonly string[]>> = {
   "": ["doctor", "forward", "profile", "rule", "service", "settings", "ssh-proxy", "term", "whoami", "workspace"],
-  sandbox: ["connect", "download", "provider", "resume", "ssh-config", "suspend", "template", "upload"],
+  sandbox: ["download", "provider", "resume", "ssh-config", "suspend", "template", "upload"],
   policy: ["delete"],
   provider: ["list-profiles", "profile", "refresh"],
   gateway: ["add", "info", "list", "login", "logout", "remove", "select", "upgrade-check"],

@@ -42,6 +42,11 @@ const groups: readonly Group[] = [
       { name: "create", summary: "create a sandbox", load: () => import("./sandbox-create.ts") },
       { name: "get", summary: "show one sandbox", load: () => import("./sandbox-get.ts") },
       { name: "list", summary: "list sandboxes", load: () => import("./sandbox-list.ts") },
+      {
+        name: "connect",
+        summary: "join the terminal of a sandbox, or open a shell in it",
+        load: () => import("./sandbox-connect.ts"),
+      },
       { name: "exec", summary: "run a command in a sandbox", load: async () => execCommand },
       { name: "stop", summary: "stop a sandbox and keep its files", load: () => import("./sandbox-stop.ts") },
       { name: "start", summary: "start a stopped sandbox again", load: () => import("./sandbox-start.ts") },

@@ -23,6 +23,8 @@ export interface AttachOptions {
   readonly tty: boolean;
   /** Ctrl-P Ctrl-Q leaves the process running. */
   readonly detachable: boolean;
+  /** So does Ctrl-D, and the end of our input is not the end of the process's. */
+  readonly inputOutlivesUs?: boolean;
   /** Called before the first byte of output is written, or at the end when there is none. */
   readonly onOutput?: () => void;
   readonly signal?: AbortSignal;
@@ -168,6 +170,7 @@ class Input {
   readonly #stdin: NodeJS.ReadStream;
   readonly #raw: boolean;
   readonly #keys: DetachKeys | undefined;
+  readonly #outlivesUs: boolean;
   readonly #resume: Resume;
   readonly #left = Promise.withResolvers<AttachResult>();
   #stream: GrpcStream | undefined;
@@ -176,7 +179,8 @@ class Input {
   constructor(stdin: NodeJS.ReadStream, options: AttachOptions, resume: Resume) {
     this.#stdin = stdin;
     this.#raw = options.tty && stdin.isTTY === true;
-    this.#keys = this.#raw && options.detachable ? new DetachKeys() : undefined;
+    this.#keys = this.#raw && options.detachable ? new DetachKeys(options.inputOutlivesUs) : undefined;
+    this.#outlivesUs = options.inputOutlivesUs === true;
     this.#resume = resume;
     // A terminal that was closed fails to change its mode; the signal that comes with it says what to do.
     stdin.on("error", () => {});
@@ -190,7 +194,7 @@ class Input {
   begin(stream: GrpcStream): void {
     this.#stream = stream;
     if (this.#ended) {
-      stream.end();
+      this.#endOfInput();
       return;
     }
     if (this.#raw) makeRaw(this.#stdin);
@@ -213,8 +217,12 @@ class Input {
 
   readonly #onEnd = (): void => {
     this.#ended = true;
-    this.#stream?.end();
+    this.#endOfInput();
   };
+
+  #endOfInput(): void {
+    if (!this.#outlivesUs) this.#stream?.end();
+  }
 
   readonly #onData = (chunk: Buffer | string): void => {
     const data = typeof chunk === "string" ? Buffer.from(chunk) : chunk;

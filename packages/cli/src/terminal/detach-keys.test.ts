@@ -19,3 +19,13 @@ test("a Ctrl-P without Ctrl-Q reaches the program", () => {
   expect(feed(keys, 0x10, 0x10)).toEqual({ pass: [0x10], detach: false });
   expect(feed(keys, 3)).toEqual({ pass: [0x10, 3], detach: false });
 });
+
+test("Ctrl-D leaves only where it is said to", () => {
+  const data = Buffer.from("a\u0004b");
+  expect(new DetachKeys().feed(data)).toEqual({ pass: Uint8Array.from(data), detach: false });
+  expect(new DetachKeys(true).feed(data)).toEqual({ pass: Uint8Array.from([0x61]), detach: true });
+  expect(new DetachKeys(true).feed(Buffer.from("\u0010\u0004"))).toEqual({
+    pass: Uint8Array.from([0x10]),
+    detach: true,
+  });
+});
