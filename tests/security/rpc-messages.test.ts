@@ -3,7 +3,20 @@ import { gzipSync } from "node:zlib";
 import { beforeAll, expect } from "vitest";
 import { attack, openLab } from "../support/attack.ts";
 import { GrpcBytes, type RawCall } from "../support/grpc-bytes.ts";
-import { data, FRAME, grpcFields, grpcMessage, headers, type Place, RawHttp2 } from "../support/http2-frames.ts";
+import {
+  data,
+  FRAME,
+  grpcFields,
+  grpcMessage,
+  headers,
+  type Place,
+  PREFACE,
+  ping,
+  type RawFields,
+  RawHttp2,
+  settings,
+  windowUpdate,
+} from "../support/http2-frames.ts";
 import { memoryStaysFlat, type Targets, targetsOf, whileServing } from "../support/rpc-attack.ts";
 
 /** gRPC messages and headers, at the gateway's socket and port: framing, compression, deadlines. */
@@ -309,6 +322,71 @@ attack(
           expect([path, raw.resetOf(1)]).toEqual([path, 0]);
         }
       }),
+    );
+  },
+  60_000,
+);
+
+/** Numbers below 1 that follow from the seed (mulberry32). */
+function randomOf(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state + 0x6d2b79f5) | 0;
+    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
+    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+/** A decent conversation with a few things wrong: bytes flipped, frames doubled, dropped, cut, in another order. */
+function garbled(seed: number): Buffer {
+  const random = randomOf(seed);
+  const below = (limit: number) => Math.floor(random() * limit);
+  const paths = [LIST, EXEC, INTERACTIVE, REFLECTION, HEALTH];
+  const frames: Buffer[] = [settings()];
+  for (let n = 0; n < 6; n++) {
+    const stream = 2 * n + 1;
+    const more: RawFields = n % 2 === 0 ? [["grpc-encoding", "gzip"]] : [["grpc-timeout", "100m"]];
+    frames.push(headers(stream, grpcFields(paths[below(paths.length)]!, more)));
+    const zipped = grpcMessage(gzipSync(Buffer.from([0x0a, 2, 0x0a, 0])), 1);
+    frames.push(data(stream, n % 2 === 0 ? zipped : EMPTY, below(2)), windowUpdate(stream, 1 + below(1_000)), ping());
+  }
+  for (let wrong = 1 + below(4); wrong > 0; wrong--) {
+    const at = below(frames.length);
+    const one = frames[at]!;
+    const how = below(5);
+    if (how === 0) one[below(one.length)]! ^= 1 << below(8);
+    else if (how === 1) frames.splice(at, 0, one);
+    else if (how === 2) frames.splice(at, 1);
+    else if (how === 3) frames[at] = one.subarray(0, below(one.length));
+    else frames.push(...frames.splice(at, 1));
+  }
+  return Buffer.concat([PREFACE, ...frames]);
+}
+
+attack(
+  "six hundred conversations with a few things wrong in each: bits, order, frames doubled, missing or cut",
+  "each connection ends or works; the gateway goes on, and nothing unexpected is in its log",
+  { root: "ended or works", user: "as root" },
+  async ({ gateway }) => {
+    await memoryStaysFlat(
+      gateway,
+      async () => {
+        for (let seed = 1; seed <= 600; seed += 30) {
+          const all = await Promise.all(
+            Array.from({ length: 30 }, async (_, n) => {
+              const raw = await RawHttp2.open(targets.owner, { silent: true });
+              await raw.write(garbled(seed + n));
+              return raw;
+            }),
+          );
+          // One round trip of a decent caller: what came before has been read.
+          using grpc = new GrpcBytes(targets.owner);
+          expect((await grpc.call({ path: HEALTH, body: [EMPTY] })).code, `after seed ${seed}`).toBe(OK);
+          for (const raw of all) raw[Symbol.dispose]();
+        }
+      },
+      { rounds: 1 },
     );
   },
   60_000,

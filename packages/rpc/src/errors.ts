@@ -10,7 +10,7 @@ import { encodeStatusMessage, StatusError } from "./wire/status.ts";
 export function toConnectError(error: unknown): ConnectError {
   if (error instanceof ConnectError) return error;
   if (error instanceof StatusError) {
-    return new ConnectError(error.message, error.code as Code, undefined, undefined, error.cause);
+    return new ConnectError(error.message, error.code as Code, undefined, undefined, error);
   }
   // Its text is not for strangers.
   return new ConnectError("internal error", Code.Internal, undefined, undefined, error);

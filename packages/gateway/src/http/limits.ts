@@ -41,6 +41,9 @@ export const HttpLimits = {
   http1HeadersMs: 10_000,
   /** How often that is looked at. Milliseconds. */
   http1CheckMs: 5_000,
+  /** Failures that nobody expected, as logged in a while, with their stacks; the rest are counted. Milliseconds. */
+  failuresLogged: 20,
+  failureWindowMs: 10_000,
   /** Calls under way may finish for this long when the gateway stops. Milliseconds. */
   drainMs: 800,
   /** A store that does not answer a read within this is not ready. Milliseconds. */

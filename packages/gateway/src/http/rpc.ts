@@ -2,11 +2,11 @@ import type { ConnectRouter, Interceptor } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { undecodable } from "@openshell/api/decode-error.ts";
 import { errorBoundary } from "@openshell/api/error-boundary.ts";
-import { LogField } from "@openshell/base";
 import { decodeEncoded, grpcLane } from "@openshell/rpc";
 import type { Logger } from "pino";
 import { contextOf } from "../auth/context.ts";
 import type { AnyRequest, AnyResponse, RpcServer } from "./dispatcher.ts";
+import { FailureLog } from "./failure-log.ts";
 import { HttpLimits } from "./limits.ts";
 import { translateError } from "./translate-error.ts";
 
@@ -24,9 +24,10 @@ export interface RpcOptions {
 /** Plain gRPC in the lane; gRPC-Web and Connect, and whatever comes over HTTP/1.1, in connect-node. */
 export function rpcServer(options: RpcOptions): RpcServer {
   const { log, routes } = options;
+  const failures = new FailureLog(log);
   const boundary = errorBoundary({
     translate: translateError,
-    onInternal: (error, method) => log.error({ [LogField.method]: method, err: error }, "a call failed unexpectedly"),
+    onInternal: (error, method) => failures.failed(error, method),
   });
   const shared = {
     routes,

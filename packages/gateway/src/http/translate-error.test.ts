@@ -1,4 +1,5 @@
-import { Code } from "@connectrpc/connect";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { StatusError } from "@openshell/rpc/wire/status.ts";
 import { expect, test } from "vitest";
 import { StoreError } from "../store/errors.ts";
 import { translateError } from "./translate-error.ts";
@@ -10,4 +11,11 @@ test("a full disk is told to clients with what to do; other database failures ar
     rawMessage: "the disk is full. Free some space",
   });
   expect(translateError(new StoreError("store_write_failed", "no such column: x"))).toBeUndefined();
+});
+
+test("what is wrong with the bytes of a caller is told to it, and no failure of the gateway", () => {
+  const found = new StatusError(Code.Internal, "the stream ended within a message");
+  const error = new ConnectError(found.message, Code.Internal, undefined, undefined, found);
+  expect(translateError(error)).toMatchObject({ code: Code.Internal, rawMessage: found.message });
+  expect(translateError(new ConnectError("secret", Code.Internal))).toBeUndefined();
 });

@@ -1,6 +1,7 @@
-import { Code } from "@connectrpc/connect";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { ApiError, notFound, resourceExhausted, unavailable, versionConflict } from "@openshell/api/errors.ts";
 import { RuntimeError } from "@openshell/base";
+import { StatusError } from "@openshell/rpc/wire/status.ts";
 import { StoreError } from "../store/errors.ts";
 
 /** A gateway that is replaced is there again after about this long. Milliseconds. */
@@ -11,6 +12,10 @@ export function translateError(error: unknown): ApiError | undefined {
   if (error instanceof StoreError) return fromStore(error);
   if (error instanceof RuntimeError && error.code === "gateway_stopping") {
     return unavailable(error.message, { next: "Try again", retryDelayMs: RESTART_MS });
+  }
+  // What the lane found wrong with the bytes of a caller is that caller's affair, and no failure of ours.
+  if (error instanceof ConnectError && error.cause instanceof StatusError) {
+    return new ApiError(error.code, error.rawMessage, { cause: error });
   }
   return undefined;
 }
