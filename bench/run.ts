@@ -6,6 +6,7 @@ import { parseArgs } from "node:util";
 import { TestGateway } from "../tests/support/api.ts";
 import { enterCommand, insideTestNetwork } from "../tests/support/enter.ts";
 import { TestInternet } from "../tests/support/internet/index.ts";
+import { churn } from "./suites/churn.ts";
 import { create } from "./suites/create.ts";
 import { egress } from "./suites/egress.ts";
 import { exec } from "./suites/exec.ts";
@@ -19,22 +20,26 @@ import { Build, type Stage } from "./support/stage.ts";
 /**
  * Measures the product against its budgets, each figure beside a point of reference of the same run.
  *
- *     npm run bench [-- NAME…] [--json FILE] [--seconds N]
+ *     npm run bench [-- NAME…] [--json FILE] [--seconds N] [--sandboxes N]
  *
- * NAME: create, exec, egress, policy, gateway, rpc, idle; all by default. Everything runs in a test internet, in a home of its own and on a
+ * NAME: create, exec, egress, policy, gateway, rpc, idle, churn; all by default. --sandboxes: of each round of churn. Everything runs in a test internet, in a home of its own and on a
  * copy of the build; only the results stay: one line of JSON appended to FILE, by default a file of its own in bench/results/local.
  * Exit status 0 when every figure was measured, whatever its verdict: times of a busy machine are no failure.
  */
 
-const SUITES = { create, exec, egress, policy, gateway, rpc, idle } as const;
+const SUITES = { create, exec, egress, policy, gateway, rpc, idle, churn } as const;
 type SuiteName = keyof typeof SUITES;
 /** Not under version control; a run that others should see is written elsewhere with --json. */
 const LOCAL_RESULTS = resolve(import.meta.dirname, "results/local");
 const DEFAULT_SECONDS = 1.5;
+const DEFAULT_SANDBOXES = 500;
+const MAX_SANDBOXES = 20_000;
+/** Suites whose figures are of all parts that run: nothing else is left when they begin. */
+const ALONE: ReadonlySet<string> = new Set(["idle", "churn"]);
 
 function usage(text: string): never {
   console.error(
-    `${text}\nusage: npm run bench [-- NAME…] [--json FILE] [--seconds N]\nNAME: ${Object.keys(SUITES).join(", ")}`,
+    `${text}\nusage: npm run bench [-- NAME…] [--json FILE] [--seconds N] [--sandboxes N]\nNAME: ${Object.keys(SUITES).join(", ")}`,
   );
   process.exit(2);
 }
@@ -42,12 +47,15 @@ function usage(text: string): never {
 async function main(): Promise<number> {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
-    options: { json: { type: "string" }, seconds: { type: "string" } },
+    options: { json: { type: "string" }, seconds: { type: "string" }, sandboxes: { type: "string" } },
   });
   const names = (positionals.length === 0 ? Object.keys(SUITES) : positionals) as SuiteName[];
   for (const name of names) if (!Object.hasOwn(SUITES, name)) usage(`there is no benchmark ${JSON.stringify(name)}`);
   const seconds = Number(values.seconds ?? DEFAULT_SECONDS);
   if (!(seconds > 0 && seconds <= 60)) usage("--seconds takes a number up to 60");
+  const sandboxes = Number(values.sandboxes ?? DEFAULT_SANDBOXES);
+  if (!(Number.isInteger(sandboxes) && sandboxes > 0 && sandboxes <= MAX_SANDBOXES))
+    usage(`--sandboxes takes a number up to ${MAX_SANDBOXES}`);
   if (!insideTestNetwork()) return outside();
   const at = new Date().toISOString();
   const history = resolve(values.json ?? `${LOCAL_RESULTS}/${at.replaceAll(":", "-")}.jsonl`);
@@ -55,7 +63,7 @@ async function main(): Promise<number> {
   console.log(`${facts.cpu}, ${facts.cores} cores, Linux ${facts.kernel}, Node ${facts.node}, load ${facts.load}\n`);
   const startedAt = performance.now();
   const results: Result[] = [];
-  const failed = await measure(names, seconds, results);
+  const failed = await measure(names, { seconds, sandboxes }, results);
   const took = Math.round((performance.now() - startedAt) / 1000);
   console.log(`\n${table(results)}\n\n${results.length} figures in ${took} s`);
   append(history, { at, seconds: took, machine: facts, results } satisfies History);
@@ -80,7 +88,7 @@ function outside(): number {
 
 async function measure(
   names: readonly SuiteName[],
-  seconds: number,
+  { seconds, sandboxes }: Pick<Stage, "seconds" | "sandboxes">,
   results: Result[],
 ): Promise<readonly { readonly name: string; readonly error: unknown }[]> {
   const failed: { name: string; error: unknown }[] = [];
@@ -93,6 +101,7 @@ async function measure(
     net,
     build,
     seconds,
+    sandboxes,
     report: (result) => {
       results.push(result);
       console.log(line(result));
@@ -106,8 +115,7 @@ async function measure(
   };
   try {
     for (const name of names) {
-      // Alone on the stage: the figures are of all parts that run.
-      if (name === "idle") {
+      if (ALONE.has(name)) {
         await shared?.[Symbol.asyncDispose]();
         shared = undefined;
       }

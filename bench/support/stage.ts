@@ -17,6 +17,8 @@ export interface Stage {
   readonly build: Build;
   /** Seconds a measurement that counts operations. */
   readonly seconds: number;
+  /** Sandboxes of one round of churn. */
+  readonly sandboxes: number;
   /** Prints and keeps a figure. */
   readonly report: (result: Result) => void;
   /** A gateway without sandboxes, one for all suites that need no other. */

@@ -1,0 +1,136 @@
+import { readdirSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
+import { leaksSince, takeInventory } from "../../tests/support/leaks.ts";
+import { type Memory, memory, partProcesses } from "../support/processes.ts";
+import { judge } from "../support/report.ts";
+import { type Stage, Worker } from "../support/stage.ts";
+import type { Answer, Job } from "../workers/api.ts";
+import { type ChurnAnswer, type ChurnJob, STEPS } from "../workers/churn.ts";
+
+const CLIENTS = 16;
+/** Kernel objects go a little after the process that held them. */
+const GONE_WITHIN_MS = 5000;
+/** Garbage of the round is collected, and pages are given back, when a process has had nothing to do for a while. */
+const SETTLE_MS = 8000;
+/** Memory may grow by so much of itself. */
+const MEMORY_SHARE = 1.05;
+/** Printed; all are counted. */
+const NAMED_LEAKS = 20;
+const LEAK_KINDS = ["processes", "mounts", "cgroups", "sockets", "links", "files", "descriptors"];
+const STEP_NAMES = {
+  create: "CreateSandbox → READY among others",
+  exec: "a command in it",
+  delete: "DeleteSandbox → gone",
+} as const;
+
+/**
+ * Sandboxes created, used and deleted by 16 clients: what a step takes while others go on, and what stays behind. The
+ * first round is as long as the measured one: code is compiled, pools and caches fill in it.
+ */
+export async function churn(stage: Stage): Promise<void> {
+  await using gateway = await stage.freshGateway();
+  // It keeps the host, which otherwise ends when it has nothing to do: the same processes before and after.
+  await using _keeper = await gateway.create({ name: "bench-churn-keeper" });
+  using worker = new Worker("churn");
+  using plain = new Worker("api");
+  const round = (prefix: string): Promise<ChurnAnswer> => {
+    const socket = gateway.folders.userSocket;
+    return worker.run({ socket, clients: CLIENTS, sandboxes: stage.sandboxes, prefix } satisfies ChurnJob);
+  };
+  const first = await round("warm");
+  await sleep(SETTLE_MS);
+  const before = { memory: memory(), descriptors: openDescriptors() };
+  const inventory = takeInventory([gateway.folders.state, gateway.folders.runtime]);
+  const reference = await plain.run<Answer>({ kind: "spawn", clients: CLIENTS, seconds: stage.seconds } satisfies Job);
+  const answer = await round("churn");
+  const leaks = await untilGone(() => [
+    ...leaksSince(inventory),
+    ...Array.from({ length: Math.max(0, openDescriptors() - before.descriptors) }, () => "descriptors: one more"),
+  ]);
+  await sleep(SETTLE_MS);
+  const after = memory();
+  reportSteps(stage, answer, reference);
+  reportMemory(stage, before.memory, after);
+  reportLeft(stage, [...first.failures, ...answer.failures], first.failed + answer.failed, leaks);
+}
+
+function reportSteps({ report, sandboxes }: Stage, answer: ChurnAnswer, reference: Answer): void {
+  report({
+    id: "churn/rate",
+    what: `${sandboxes} sandboxes created, used and deleted by ${CLIENTS} clients`,
+    measured: answer.perSecond,
+    unit: "/s",
+    reference: { what: "plain spawn", value: reference.perSecond },
+    details: { "p50 ms": answer.p50, "p99 ms": answer.p99 },
+  });
+  for (const step of STEPS) {
+    const { p50, p95, p99 } = answer.steps[step];
+    report({
+      id: `churn/${step}`,
+      what: `${STEP_NAMES[step]}, ${CLIENTS} clients, p50`,
+      measured: p50,
+      unit: "ms",
+      reference: { what: "plain spawn", value: reference.p50 },
+      details: { p95, p99 },
+    });
+  }
+}
+
+function reportMemory({ report, sandboxes }: Stage, before: Memory, after: Memory): void {
+  for (const role of ["gateway", "host"] as const) {
+    const value = before[role];
+    report(
+      judge(
+        {
+          id: `churn/memory-${role}`,
+          what: `${role} after ${sandboxes} more sandboxes (PSS)`,
+          measured: after[role],
+          unit: "MB",
+          reference: { what: "before", value },
+        },
+        { text: "≤ before + 5 %", atMost: value * MEMORY_SHARE },
+      ),
+    );
+  }
+}
+
+function reportLeft({ report }: Stage, failures: readonly string[], failed: number, leaks: readonly string[]): void {
+  for (const failure of failures) console.error(`churn: ${failure}`);
+  for (const leak of leaks.slice(0, NAMED_LEAKS)) console.error(`churn left behind: ${leak}`);
+  report(
+    judge(
+      { id: "churn/failed", what: "steps that went wrong, both rounds", measured: failed, unit: "count" },
+      { text: "0", atMost: 0 },
+    ),
+  );
+  const count = (kind: string): number => leaks.filter((leak) => leak.startsWith(`${kind}: `)).length;
+  report(
+    judge(
+      {
+        id: "churn/left",
+        what: "left behind: processes, mounts, control groups, sockets, links, files, descriptors",
+        measured: leaks.length,
+        unit: "count",
+        details: Object.fromEntries(LEAK_KINDS.map((kind) => [kind, count(kind)])),
+      },
+      { text: "0", atMost: 0 },
+    ),
+  );
+}
+
+/** Of gateway and host. */
+function openDescriptors(): number {
+  return partProcesses()
+    .filter(({ role }) => role !== "init")
+    .reduce((sum, { pid }) => sum + readdirSync(`/proc/${pid}/fd`).length, 0);
+}
+
+/** What is still there when time is up. */
+async function untilGone(find: () => readonly string[]): Promise<readonly string[]> {
+  const end = performance.now() + GONE_WITHIN_MS;
+  for (;;) {
+    const found = find();
+    if (found.length === 0 || performance.now() > end) return found;
+    await sleep(50);
+  }
+}
