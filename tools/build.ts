@@ -19,6 +19,7 @@ const programs: Record<string, string> = {
   gateway: "packages/gateway/src/main.ts",
   "store-writer": "packages/gateway/src/store/writer-thread.ts",
   "host-main": "packages/supervisor/src/main.ts",
+  "disk-usage": "packages/drivers/src/local/disk-usage-thread.ts",
   "image-unpack": "packages/drivers/src/local/image/unpack-thread.ts",
 };
 

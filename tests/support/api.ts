@@ -15,7 +15,7 @@ import { type OpenShellOptions, TestOpenShell } from "./openshell.ts";
  * again and again (create a sandbox, wait for it, run something in it, delete it).
  */
 
-const SCOPE = { selection: { case: "workspace", value: "default" } } as const;
+export const SCOPE = { selection: { case: "workspace", value: "default" } } as const;
 const READY_TIMEOUT_MS = 60_000;
 const EXEC_TIMEOUT_MS = 30_000;
 /** Requests to a gateway that another process may be starting. */
@@ -39,6 +39,8 @@ export interface SandboxOptions {
   readonly providers?: readonly string[];
   /** `SRC:DST[:ro]`. */
   readonly volumes?: readonly string[];
+  /** Folder or archive of a root file system. */
+  readonly root?: string;
   readonly env?: Readonly<Record<string, string>>;
   /** Main process; default: one that sleeps. */
   readonly command?: readonly string[];
@@ -65,6 +67,10 @@ export function policyMessage(text: string): SandboxPolicy {
   const parsed = parsePolicy(text);
   if (!parsed.ok) throw new Error(parsed.violations.map((one) => `${one.path}: ${one.message}`).join("\n"));
   return policyToProto(parsed.policy);
+}
+
+function localConfig({ root, volumes }: SandboxOptions): { root?: string; volumes?: string[] } {
+  return { ...(root === undefined ? {} : { root }), ...(volumes === undefined ? {} : { volumes: [...volumes] }) };
 }
 
 /** A gateway in the test internet, driven through its API. */
@@ -136,9 +142,9 @@ export class TestGateway implements AsyncDisposable {
         environment: { ...options.env },
         providers: [...(options.providers ?? [])],
         ...(options.policy === undefined ? {} : { policy: policyMessage(options.policy) }),
-        ...(options.volumes === undefined
+        ...(options.volumes === undefined && options.root === undefined
           ? {}
-          : { template: { driverConfig: { local: { volumes: [...options.volumes] } } } }),
+          : { template: { driverConfig: { local: localConfig(options) } } }),
       },
     });
     const made = new TestSandbox(this, sandbox!.metadata!.name, sandbox!.metadata!.id);

@@ -165,12 +165,21 @@ export interface DeleteResult {
   readonly existed: boolean;
 }
 
-export interface DriverEvent {
-  readonly kind: "ended";
-  readonly sandboxId: string;
-  readonly generation: bigint;
-  readonly record: ProcessRecord;
-}
+export type DriverEvent =
+  | {
+      readonly kind: "ended";
+      readonly sandboxId: string;
+      readonly generation: bigint;
+      readonly record: ProcessRecord;
+    }
+  /** Its files take more than the driver allows; it runs on until somebody stops it. */
+  | {
+      readonly kind: "disk_limit";
+      readonly sandboxId: string;
+      readonly generation: bigint;
+      readonly usedBytes: number;
+      readonly limitBytes: number;
+    };
 
 /** Stable codes of `DriverError`. */
 export type DriverErrorCode =

@@ -1,6 +1,7 @@
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { type Clock, systemClock } from "@openshell/base";
 import type { Boundary } from "@openshell/boundary";
 import type { SandboxIntent, StartedSandbox } from "@openshell/drivers/driver.ts";
 import { parseLocalDriverConfig } from "@openshell/drivers/local/config.ts";
@@ -177,6 +178,48 @@ describe("a root of its own", () => {
     }
     expect(readdirSync(images)).toEqual([]);
     expect(existsSync(archive)).toBe(true);
+  });
+
+  it("is told of when its files take more than the limit, in its home and in the layer over the image", async () => {
+    // Time runs a thousand times faster for the driver that watches; another one started the sandboxes.
+    const clock: Clock = {
+      ...systemClock,
+      monotonic: () => performance.now() * 1_000,
+      sleep: (ms, options) => systemClock.sleep(ms / 1_000, options),
+    };
+    const ids: string[] = [];
+    for (const place of ["/srv/fill", "~/fill", "/tmp/fill"]) {
+      const intent = bench.intent({ writablePaths: WRITABLE, ...image(archive) });
+      const boundary = await confine(await bench.driver.create(intent), intent, OPEN);
+      expect(
+        (
+          await shell(
+            boundary,
+            (await bench.driver.inspect(intent.sandboxId))!.running!,
+            `head -c 9000000 /dev/urandom > ${place}`,
+          )
+        ).exit,
+      ).toEqual(OK);
+      await boundary[Symbol.asyncDispose]();
+      ids.push(intent.sandboxId);
+    }
+    await using watching = await bench.reopen({
+      clock,
+      config: parseLocalDriverConfig({ sandbox_disk_limit: 8_000_000 }),
+    });
+    const stop = new AbortController();
+    const told: string[] = [];
+    const events = (async () => {
+      for await (const event of watching.watch(stop.signal)) {
+        if (event.kind === "disk_limit" && event.usedBytes > 8_000_000) told.push(event.sandboxId);
+        if (told.length === 2) return;
+      }
+    })();
+    await watching.list();
+    await events;
+    stop.abort();
+    // What lies in /tmp is memory.
+    expect(told.toSorted()).toEqual(ids.slice(0, 2).toSorted());
   });
 
   it("leaves nothing when an archive is cut off", async () => {

@@ -14,6 +14,14 @@ export const localDriverTable = z.strictObject({
   sandbox_pids_limit: z.int().min(16).max(4_194_304).default(2_048),
   /** Memory of a sandbox that asks for none, bytes; 0 leaves it to the machine. */
   sandbox_memory_limit: z.int().min(0).default(0),
+  /**
+   * What a sandbox's home and the writable layer of its image may take on the disk, bytes; 0 for no limit. Watched, not
+   * prevented: a sandbox beyond it is stopped within about half a minute.
+   */
+  sandbox_disk_limit: z
+    .int()
+    .min(0)
+    .default(20 * 2 ** 30),
   /** Size of the private /tmp, bytes. It counts as the sandbox's memory. */
   tmp_size: z
     .int()

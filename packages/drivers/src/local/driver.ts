@@ -27,6 +27,7 @@ import {
   usableCgroups,
 } from "./cgroups.ts";
 import type { LocalDriverConfig } from "./config.ts";
+import { DiskWatch, type Measure } from "./disk-watch.ts";
 import { endProcesses, thaw } from "./end.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
 import type { ImageFacts } from "./image/facts.ts";
@@ -77,6 +78,7 @@ export interface LocalDriverOptions {
   readonly cgroups?: CgroupPlaces;
   readonly launch?: Launch;
   readonly unpack?: Unpack;
+  readonly measure?: Measure;
 }
 
 /**
@@ -156,12 +158,21 @@ class LocalDriver implements ComputeDriver {
   readonly #options: LocalDriverOptions;
   readonly #with: Resources;
   readonly #watch: InitWatch;
+  readonly #disk: DiskWatch;
   readonly #trust = new TrustCache();
 
   constructor(options: LocalDriverOptions, resources: Resources) {
     this.#options = options;
     this.#with = resources;
     this.#watch = new InitWatch(resources.processes, resources.clock);
+    const limitBytes = options.config.sandbox_disk_limit;
+    this.#disk = new DiskWatch({
+      clock: resources.clock,
+      limitBytes,
+      onExceeded: ({ sandboxId, generation }, usedBytes) =>
+        this.#watch.report({ kind: "disk_limit", sandboxId, generation, usedBytes, limitBytes }),
+      ...(options.measure === undefined ? {} : { measure: options.measure }),
+    });
     this.capabilities = {
       driverName: this.name,
       driverVersion: DRIVER_VERSION,
@@ -250,6 +261,7 @@ class LocalDriver implements ComputeDriver {
   /** Sandboxes live on; only watching ends. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#watch[Symbol.asyncDispose]();
+    await this.#disk[Symbol.asyncDispose]();
     await this.#with.images[Symbol.asyncDispose]();
   }
 
@@ -317,7 +329,7 @@ class LocalDriver implements ComputeDriver {
     try {
       const started = await this.#launch(intent, resolved, record, cgroups);
       await folders.writeStarted(started);
-      this.#watch.add(started.sandboxId, started.generation, started.record);
+      this.#follow(started);
       return started;
     } catch (error) {
       await this.#end(record);
@@ -391,15 +403,24 @@ class LocalDriver implements ComputeDriver {
       started !== undefined && started.generation === launched.generation && isAlive(processes, started.record)
         ? started
         : undefined;
-    if (running !== undefined) this.#watch.add(running.sandboxId, running.generation, running.record);
+    if (running !== undefined) this.#follow(running);
     const { sandboxId, generation, name, workspace } = launched;
     return { sandboxId, generation, name, workspace, running };
+  }
+
+  /** Notices its end, and when it takes too much of the disk. */
+  #follow({ sandboxId, generation, record }: StartedSandbox): void {
+    const { folders } = this.#with;
+    this.#watch.add(sandboxId, generation, record);
+    const own = [folders.home(sandboxId), join(folders.overlay(sandboxId), "upper"), folders.work(sandboxId)];
+    this.#disk.add({ sandboxId, generation, folders: own });
   }
 
   /** Ends whatever runs of this sandbox, recorded or not, and removes its cgroups and socket. */
   async #end(launched: Traces): Promise<void> {
     const { clock, folders, processes } = this.#with;
     this.#watch.remove(launched.sandboxId);
+    this.#disk.remove(launched.sandboxId);
     const cgroups = [
       ...new Set([...launched.cgroups, ...existingCgroups(this.#cgroupName(launched.sandboxId), this.#with.cgroups)]),
     ];

@@ -69,10 +69,15 @@ export class InitWatch implements AsyncDisposable {
     for (const watched of [...this.#watched.values()]) {
       if (isAlive(this.#table, watched.record)) continue;
       this.#watched.delete(watched.sandboxId);
-      for (const subscriber of this.#subscribers) {
-        subscriber.queue.push({ kind: "ended", ...watched });
-        subscriber.wake();
-      }
+      this.report({ kind: "ended", ...watched });
+    }
+  }
+
+  /** Tells every subscriber. */
+  report(event: DriverEvent): void {
+    for (const subscriber of this.#subscribers) {
+      subscriber.queue.push(event);
+      subscriber.wake();
     }
   }
 

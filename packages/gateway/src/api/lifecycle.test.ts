@@ -128,6 +128,20 @@ describe("the life of a sandbox", () => {
     expect(gateway.driver.launches.get(`${metadata!.id}/1`)).toBe(1);
   });
 
+  it("stops a sandbox whose files take too much of the disk, says what to do, and lets it be started again", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    gateway.driver.exceedDisk(metadata!.id, 3 * 2 ** 30, 2 * 2 ** 30);
+    const failed = await gateway.phase(SandboxPhase.ERROR);
+    expect(failed.status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({
+      reason: "DiskLimitExceeded",
+      message: expect.stringMatching(/take 3\.0 GiB or more of 2\.0 GiB .* raise \[local\] sandbox_disk_limit/),
+    });
+    await gateway.until(() => gateway.driver.calls.includes(`stop ${metadata!.id}`), "compute released");
+    await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.phase(SandboxPhase.READY);
+  });
+
   it("says UNAVAILABLE, not a code, when the host dies under a command", async () => {
     gateway.configureHost = (host) => {
       host.relay = async (relay) => {

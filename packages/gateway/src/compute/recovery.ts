@@ -92,11 +92,27 @@ export async function watchDriver(deps: {
   };
   while (!signal.aborted) {
     try {
-      for await (const event of driver.watch(signal)) void settle(event.sandboxId, event.generation).catch(() => {});
+      for await (const event of driver.watch(signal)) {
+        const { sandboxId, generation } = event;
+        if (event.kind === "ended") void settle(sandboxId, generation).catch(() => {});
+        else void controller.fail(sandboxId, generation, "DiskLimitExceeded", diskLimitMessage(event)).catch(() => {});
+      }
     } catch (error) {
       if (signal.aborted) return;
       log.warn({ err: error }, "the driver's watch failed");
     }
     await clock.sleep(END_REPORT_MS, { signal, unref: true }).catch(() => {});
   }
+}
+
+/** What a sandbox took and what may be done; the conditions of a sandbox show it. */
+function diskLimitMessage({
+  usedBytes,
+  limitBytes,
+}: {
+  readonly usedBytes: number;
+  readonly limitBytes: number;
+}): string {
+  const gib = (bytes: number) => `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+  return `the sandbox's files take ${gib(usedBytes)} or more of ${gib(limitBytes)} and it was stopped. Start it and remove files within 30 s, raise [local] sandbox_disk_limit, or delete it`;
 }

@@ -27,6 +27,7 @@ export type ReadyReason =
   | "RestartPending"
   | "ProvisioningTimedOut"
   | "SandboxEnded"
+  | "DiskLimitExceeded"
   | "StartFailed"
   | "DeleteFailed"
   | "StopFailed";
@@ -113,6 +114,7 @@ const STARTABLE_ERRORS: ReadonlySet<string> = new Set<ReadyReason>([
   "ProvisioningTimedOut",
   "ComputeResourceMissing",
   "SandboxEnded",
+  "DiskLimitExceeded",
   "StartFailed",
   "StopFailed",
 ]);

@@ -1,7 +1,6 @@
-import { basename, dirname, join } from "node:path";
-import { fileURLToPath, pathToFileURL } from "node:url";
 import { Worker } from "node:worker_threads";
 import { DriverError, type DriverErrorCode } from "../../driver.ts";
+import { threadEntry } from "../thread-entry.ts";
 import type { OnUnpacked, UnpackedImage, UnpackRequest } from "./unpack-archive.ts";
 import type { UnpackReply } from "./unpack-thread.ts";
 
@@ -14,7 +13,11 @@ const SILENCE_MS = 180_000;
 /** `unpackArchive` in a thread of its own. */
 export const unpackInThread: Unpack = async (request, onBytes, signal) => {
   signal.throwIfAborted();
-  const worker = new Worker(threadEntry(), { workerData: request, name: "image-unpack", execArgv: [] });
+  const worker = new Worker(threadEntry(import.meta.url, "./unpack-thread.ts", "image-unpack"), {
+    workerData: request,
+    name: "image-unpack",
+    execArgv: [],
+  });
   const { promise, resolve, reject } = Promise.withResolvers<UnpackedImage>();
   const silent = new DriverError(
     "image_unavailable",
@@ -40,12 +43,3 @@ export const unpackInThread: Unpack = async (request, onBytes, signal) => {
     await worker.terminate();
   }
 };
-
-/** The thread's file: beside this one, or in the bundle. */
-function threadEntry(): URL {
-  if (import.meta.url.endsWith(".ts")) return new URL("./unpack-thread.ts", import.meta.url);
-  const folder = dirname(fileURLToPath(import.meta.url));
-  // Code that is loaded on demand sits one folder below the programs.
-  const programs = basename(folder) === "chunks" ? dirname(folder) : folder;
-  return pathToFileURL(join(programs, "image-unpack.mjs"));
-}

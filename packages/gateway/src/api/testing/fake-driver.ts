@@ -121,6 +121,12 @@ export class FakeDriver implements ComputeDriver {
     this.#events.offer({ kind: "ended", sandboxId, generation, record });
   }
 
+  /** Its files take more than the driver allows. */
+  exceedDisk(sandboxId: string, usedBytes: number, limitBytes: number): void {
+    const { generation } = this.sandboxes.get(sandboxId)!;
+    this.#events.offer({ kind: "disk_limit", sandboxId, generation, usedBytes, limitBytes });
+  }
+
   async #step(operation: string, sandboxId: string, effect: () => void): Promise<void> {
     this.calls.push(`${operation} ${sandboxId}`);
     await this.before(operation, sandboxId);
