@@ -2,6 +2,9 @@ import { parseArgs } from "node:util";
 import { usageError } from "./errors.ts";
 import { nearestName } from "./nearest.ts";
 
+/** What a word names, so that a shell can offer what there is. */
+export type NameKind = "sandboxes" | "providers" | "workspaces" | "gateways" | "revisions" | "rules";
+
 /** One option of a command. */
 export interface Flag {
   /** Without the leading dashes. */
@@ -12,6 +15,8 @@ export interface Flag {
   /** May be given more than once. */
   readonly many?: boolean;
   readonly help: string;
+  /** What its value names. */
+  readonly names?: NameKind;
   /** Variable that gives the value when the option does not. */
   readonly env?: string;
   readonly choices?: readonly string[];
@@ -22,6 +27,9 @@ export interface Flag {
 
 export interface Positional {
   readonly name: string;
+  /** What it names. */
+  readonly names?: NameKind;
+  readonly choices?: readonly string[];
   readonly required?: boolean;
   readonly many?: boolean;
 }
@@ -44,7 +52,14 @@ export interface CommandSpec {
 
 /** What every command accepts. */
 export const GLOBAL_FLAGS: readonly Flag[] = [
-  { long: "gateway", short: "g", value: "NAME", env: "OPENSHELL_GATEWAY", help: "gateway to use" },
+  {
+    long: "gateway",
+    short: "g",
+    value: "NAME",
+    names: "gateways",
+    env: "OPENSHELL_GATEWAY",
+    help: "gateway to use",
+  },
   {
     long: "gateway-endpoint",
     value: "URL",
@@ -56,7 +71,13 @@ export const GLOBAL_FLAGS: readonly Flag[] = [
     env: "OPENSHELL_GATEWAY_INSECURE",
     help: "do not verify the gateway's certificate (and send none)",
   },
-  { long: "workspace", value: "NAME", env: "OPENSHELL_WORKSPACE", help: "workspace (default: default)" },
+  {
+    long: "workspace",
+    value: "NAME",
+    names: "workspaces",
+    env: "OPENSHELL_WORKSPACE",
+    help: "workspace (default: default)",
+  },
   {
     long: "color",
     value: "WHEN",

@@ -17,6 +17,9 @@ export interface CommandModule {
 /** Options before the command that take a value. */
 const VALUED = new Set(["-g", "--gateway", "--gateway-endpoint", "--workspace", "--color"]);
 
+/** What the completions of shells ask: the shell's name, and the words up to the cursor. */
+const COMPLETE = "__complete";
+
 /** What Node puts for bytes that are not UTF-8. */
 const REPLACEMENT = "\ufffd";
 
@@ -61,6 +64,10 @@ export async function dispatch(
 }
 
 async function route(argv: readonly string[], surroundings: Surroundings): Promise<number> {
+  if (argv[0] === COMPLETE) {
+    const { complete } = await import("./complete/complete.ts");
+    return complete(argv.slice(1), surroundings);
+  }
   if (argv.some((item) => item.includes(REPLACEMENT))) {
     const { refuseUndecodable } = await import("./undecodable.ts");
     refuseUndecodable(argv, surroundings.commandLine);

@@ -11,7 +11,7 @@ import type { Json } from "../transport/unary.ts";
 export const spec: CommandSpec = {
   path: ["logs"],
   summary: "show or follow the log of a sandbox",
-  positionals: [{ name: "NAME" }],
+  positionals: [{ name: "NAME", names: "sandboxes" }],
   flags: [
     { long: "lines", short: "n", value: "N", help: "how many of the newest lines (default: 200)" },
     { long: "tail", short: "f", help: "go on with new lines until interrupted or the sandbox is removed" },

@@ -13,7 +13,7 @@ import { policyOf } from "../policy/message.ts";
 export const spec: CommandSpec = {
   path: ["policy", "explain"],
   summary: "say why something is allowed or not",
-  positionals: [{ name: "SANDBOX" }],
+  positionals: [{ name: "SANDBOX", names: "sandboxes" }],
   flags: [
     { long: "policy", value: "FILE", help: "judge by this file instead of a sandbox's policy; needs no gateway" },
     { long: "host", value: "HOST", help: "destination" },

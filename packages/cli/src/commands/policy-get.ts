@@ -11,9 +11,9 @@ import type { Json } from "../transport/unary.ts";
 export const spec: CommandSpec = {
   path: ["policy", "get"],
   summary: "show the policy of a sandbox",
-  positionals: [{ name: "SANDBOX" }],
+  positionals: [{ name: "SANDBOX", names: "sandboxes" }],
   flags: [
-    { long: "rev", value: "N", help: "a stored revision (default: 0, the effective policy)" },
+    { long: "rev", value: "N", names: "revisions", help: "a stored revision (default: 0, the effective policy)" },
     { long: "full", conflicts: ["base"], help: "with the policy itself, rules of providers included" },
     { long: "base", help: "with the policy itself as it was set, without rules of providers" },
     OUTPUT_FLAG,

@@ -10,7 +10,7 @@ import type { Json } from "../transport/unary.ts";
 export const spec: CommandSpec = {
   path: ["policy", "list"],
   summary: "list the revisions of a policy",
-  positionals: [{ name: "SANDBOX" }],
+  positionals: [{ name: "SANDBOX", names: "sandboxes" }],
   flags: [...PAGE_FLAGS, OUTPUT_FLAG],
   about: ["The newest comes first."],
   examples: ["openshell policy list dev"],

@@ -10,7 +10,7 @@ import type { Json } from "../transport/unary.ts";
 export const spec: CommandSpec = {
   path: ["policy", "set"],
   summary: "replace the policy of a sandbox",
-  positionals: [{ name: "SANDBOX" }],
+  positionals: [{ name: "SANDBOX", names: "sandboxes" }],
   flags: [{ long: "policy", value: "FILE", help: "policy file, YAML or JSON; - for standard input" }, ...WAIT_FLAGS],
   about: [
     "Connections that the new policy does not allow are cut; the others go on.",

@@ -9,7 +9,7 @@ import { type Operation, operationsOf } from "../policy/operations.ts";
 export const spec: CommandSpec = {
   path: ["policy", "update"],
   summary: "change a part of the policy of a sandbox",
-  positionals: [{ name: "SANDBOX" }],
+  positionals: [{ name: "SANDBOX", names: "sandboxes" }],
   flags: [
     {
       long: "add-endpoint",
@@ -25,8 +25,13 @@ export const spec: CommandSpec = {
       help: "HOST:PORT[,PORT…]:METHOD:PATH of an endpoint of --rule-name; all its ports and executables must be named",
     },
     { long: "add-deny", value: "REQUEST", many: true, help: "as --add-allow, refused whatever else allows it" },
-    { long: "remove-rule", value: "NAME", many: true, help: "a rule with all its endpoints" },
-    { long: "rule-name", value: "NAME", help: "the rule (default: one with the same endpoint, else allow_HOST_PORT)" },
+    { long: "remove-rule", value: "NAME", names: "rules", many: true, help: "a rule with all its endpoints" },
+    {
+      long: "rule-name",
+      value: "NAME",
+      names: "rules",
+      help: "the rule (default: one with the same endpoint, else allow_HOST_PORT)",
+    },
     { long: "binary", value: "PATH", many: true, conflicts: ["any-binary"], help: "executable that may use it" },
     { long: "any-binary", help: "any program may use it" },
     { long: "endpoint-path", value: "PATH", help: 'path of the endpoint; "" for the one without' },

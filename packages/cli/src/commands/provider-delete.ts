@@ -5,7 +5,7 @@ import { EXIT, errorLines, toCliError, usageError } from "../errors.ts";
 export const spec: CommandSpec = {
   path: ["provider", "delete"],
   summary: "remove providers",
-  positionals: [{ name: "NAME", required: true, many: true }],
+  positionals: [{ name: "NAME", names: "providers", required: true, many: true }],
   flags: [],
   about: ["A provider that sandboxes use cannot be removed. One that does not exist counts as removed."],
   examples: ["openshell provider delete model"],

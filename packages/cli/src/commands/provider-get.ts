@@ -8,7 +8,7 @@ import { cell, formatTime } from "../output/terminal.ts";
 export const spec: CommandSpec = {
   path: ["provider", "get"],
   summary: "show one provider, without values",
-  positionals: [{ name: "NAME", required: true }],
+  positionals: [{ name: "NAME", names: "providers", required: true }],
   flags: [OUTPUT_FLAG],
   examples: ["openshell provider get model"],
 };

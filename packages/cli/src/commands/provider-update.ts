@@ -8,7 +8,7 @@ import { cell } from "../output/terminal.ts";
 export const spec: CommandSpec = {
   path: ["provider", "update"],
   summary: "change credentials or settings",
-  positionals: [{ name: "NAME", required: true }],
+  positionals: [{ name: "NAME", names: "providers", required: true }],
   flags: [
     ...CREDENTIAL_FLAGS,
     {

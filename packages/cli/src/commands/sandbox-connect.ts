@@ -9,7 +9,7 @@ import { Interruption } from "../terminal/interruption.ts";
 export const spec: CommandSpec = {
   path: ["sandbox", "connect"],
   summary: "join the terminal of a sandbox, or open a shell in it",
-  positionals: [{ name: "NAME" }],
+  positionals: [{ name: "NAME", names: "sandboxes" }],
   flags: [
     { long: "main", conflicts: ["shell"], help: "join the main process, also one without a terminal" },
     { long: "shell", help: "open a login shell of its own" },

@@ -9,7 +9,7 @@ import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
 export const spec: CommandSpec = {
   path: ["sandbox", "delete"],
   summary: "remove sandboxes",
-  positionals: [{ name: "NAME", many: true }],
+  positionals: [{ name: "NAME", names: "sandboxes", many: true }],
   flags: [{ long: "all", help: "every sandbox of the workspace" }],
   about: ["A sandbox that does not exist counts as removed. Goes on after a failure; the exit status is 1 then."],
   examples: ["openshell sandbox delete dev", "openshell sandbox delete --all"],

@@ -9,11 +9,17 @@ import { Interruption } from "../terminal/interruption.ts";
 export const spec: CommandSpec = {
   path: ["sandbox", "exec"],
   summary: "run a command in a sandbox",
-  positionals: [{ name: "SANDBOX" }],
+  positionals: [{ name: "SANDBOX", names: "sandboxes" }],
   trailing: "separated",
   trailingRequired: true,
   flags: [
-    { long: "name", short: "n", value: "SANDBOX", help: "the sandbox (default: the one used last)" },
+    {
+      long: "name",
+      short: "n",
+      value: "SANDBOX",
+      names: "sandboxes",
+      help: "the sandbox (default: the one used last)",
+    },
     { long: "workdir", value: "PATH", help: "folder inside to start in" },
     { long: "timeout", value: "SECONDS", help: "end the command after so long, with status 124 (default: 0, none)" },
     { long: "env", value: "KEY=VALUE", many: true, help: "variable of the command" },

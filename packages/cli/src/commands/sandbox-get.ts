@@ -8,7 +8,7 @@ import { renderDetails } from "../output/table.ts";
 export const spec: CommandSpec = {
   path: ["sandbox", "get"],
   summary: "show one sandbox",
-  positionals: [{ name: "NAME" }],
+  positionals: [{ name: "NAME", names: "sandboxes" }],
   flags: [
     { long: "policy-only", conflicts: ["output"], help: "print the effective policy as YAML and nothing else" },
     OUTPUT_FLAG,

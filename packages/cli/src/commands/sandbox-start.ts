@@ -7,7 +7,7 @@ import { waitForPhase } from "../model/wait.ts";
 export const spec: CommandSpec = {
   path: ["sandbox", "start"],
   summary: "start a stopped sandbox again",
-  positionals: [{ name: "NAME" }],
+  positionals: [{ name: "NAME", names: "sandboxes" }],
   flags: [],
   about: ["Returns when it is done, at the latest after OPENSHELL_LIFECYCLE_TIMEOUT seconds (300)."],
   examples: ["openshell sandbox start dev"],

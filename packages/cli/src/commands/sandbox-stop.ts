@@ -7,7 +7,7 @@ import { waitForPhase } from "../model/wait.ts";
 export const spec: CommandSpec = {
   path: ["sandbox", "stop"],
   summary: "stop a sandbox and keep its files",
-  positionals: [{ name: "NAME" }],
+  positionals: [{ name: "NAME", names: "sandboxes" }],
   flags: [],
   about: ["Returns when it is done, at the latest after OPENSHELL_LIFECYCLE_TIMEOUT seconds (300)."],
   examples: ["openshell sandbox stop dev"],

@@ -9,7 +9,8 @@ function fileOf(context: Context): string {
   return join(clientConfigRoot(context.surroundings), "gateways", context.target.name, "last_sandbox");
 }
 
-function lastUsed(context: Context): string | undefined {
+/** The sandbox that was used last in this workspace of this gateway. */
+export function lastUsed(context: Context): string | undefined {
   try {
     const [workspace, name] = readFileSync(fileOf(context), "utf8").split("\n");
     return workspace === context.workspace && name !== undefined && name !== "" ? name : undefined;
