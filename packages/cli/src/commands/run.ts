@@ -70,7 +70,8 @@ export async function run(context: Context, args: Args): Promise<number> {
   using interruption = Interruption.listen();
   const running = new AbortController();
   using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the sandbox", () => {
-    void whenRunning(context, name, running.signal).then(() => progress.stop());
+    const onPreparing = (what: string): void => progress.update(`Starting the sandbox: ${what}`);
+    void whenRunning(context, name, running.signal, onPreparing).then(() => progress.stop());
   });
   let made = false;
   const remove = async (): Promise<void> => {
@@ -164,12 +165,18 @@ export async function run(context: Context, args: Args): Promise<number> {
 }
 
 /** Resolves when the main process runs or has ended, or when that cannot be told. A silent command shows no progress. */
-async function whenRunning(context: Context, name: string, signal: AbortSignal): Promise<void> {
+async function whenRunning(
+  context: Context,
+  name: string,
+  signal: AbortSignal,
+  onPreparing: (what: string) => void,
+): Promise<void> {
   const { waitForPhase } = await import("../model/wait.ts");
   await waitForPhase(context, name, {
     until: ["Ready", "Completed", "Stopped", "Deleting"],
     failed: ["Error"],
     signal,
+    onPreparing,
   }).catch(() => {});
 }
 
@@ -189,10 +196,13 @@ export function mountedWorkdir(cwd: string, volumes: readonly Volume[]): string 
   return only === undefined || holding.length > 1 ? undefined : posix.join(only.target, cwd.slice(only.source.length));
 }
 
+/** A root file system need not have bash. */
+const LOGIN_SHELL = ["/bin/sh", "-c", "if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l"];
+
 /** The API has no working directory for the main process: a shell changes it and becomes the command. */
 export function inFolder(command: readonly string[], workdir: string | undefined): readonly string[] {
   if (workdir === undefined) return command;
-  const target = command.length > 0 ? command : ["/bin/bash", "-l"];
+  const target = command.length > 0 ? command : LOGIN_SHELL;
   return ["/bin/sh", "-c", 'cd -- "$0" && exec "$@"', workdir, ...target];
 }
 

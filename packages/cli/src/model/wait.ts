@@ -21,6 +21,8 @@ export interface WaitOptions {
   readonly limitVariable?: "OPENSHELL_PROVISION_TIMEOUT" | "OPENSHELL_LIFECYCLE_TIMEOUT";
   /** The sandbox goes by itself when its main process has ended: gone after it ran is as good as ready. */
   readonly goes?: boolean;
+  /** Hears what a long preparation does. */
+  readonly onPreparing?: (what: string) => void;
   /** Ends the wait early, as its limit would. */
   readonly signal?: AbortSignal;
 }
@@ -61,7 +63,9 @@ export async function waitForPhase(context: Context, name: string, options: Wait
           next: `openshell logs ${name} shows what happened; openshell sandbox delete ${name} removes it`,
         });
       }
-      progress?.update(`${doing} ${name}: ${last.phase}`);
+      const preparing = preparation(last);
+      if (preparing !== undefined) options.onPreparing?.(preparing);
+      progress?.update(`${doing} ${name}: ${preparing ?? last.phase}`);
     }
   } catch (error) {
     if (!stop.signal.aborted) throw error;
@@ -75,4 +79,10 @@ export async function waitForPhase(context: Context, name: string, options: Wait
   }
   if (options.goes === true && ran && last !== undefined) return last;
   throw new CliError(`sandbox ${name} was removed meanwhile`, { next: "Create it again" });
+}
+
+/** What the gateway says of a start that takes long, such as how much of an image is unpacked. */
+function preparation(view: SandboxView): string | undefined {
+  const ready = view.conditions.find(({ type }) => type === "Ready");
+  return ready?.["reason"] === "DependenciesNotReady" ? cell(ready["message"]) : undefined;
 }
