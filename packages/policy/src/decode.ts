@@ -11,7 +11,8 @@ const TOP = ["version", "filesystem_policy", "landlock", "process", "network_pol
 /** Known under other names or in other releases; the wire of this one has no place for them. */
 const TOP_REFUSED = {
   filesystem: "in files the section is called filesystem_policy",
-  minimum_isolation: "the policy messages of this API version have no field for it",
+  minimum_isolation:
+    "the policy messages of this API version have no field for it; demand it of the sandbox (--minimum-isolation) or of the gateway (supervisor.minimum_isolation in gateway.toml)",
 };
 
 const MIDDLEWARE = ["name", "middleware", "order", "config", "on_error", "endpoints"] as const;

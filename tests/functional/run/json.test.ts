@@ -48,7 +48,7 @@ const keys = (value: unknown): readonly string[] => Object.keys(value as object)
 const SANDBOX_KEYS = [
   ...["id", "name", "workspace", "labels", "annotations", "resource_version", "created_at", "phase"],
   ...["current_policy_version", "command", "providers", "exit_code", "restart_count", "next_restart_time"],
-  ...["main_process_started_time", "conditions", "endpoint_statuses"],
+  ...["main_process_started_time", "conditions", "isolation", "endpoint_statuses"],
 ];
 
 test("sandbox create, get, list, stop, start, delete", async () => {

@@ -2,6 +2,7 @@ import { posix } from "node:path";
 import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT, errorLines, usageError } from "../errors.ts";
+import { object } from "../model/sandbox.ts";
 import { type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
@@ -61,7 +62,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   const create: Json = {
     ...request,
     name,
-    ...(keep ? {} : { annotations: EPHEMERAL }),
+    ...(keep ? {} : { annotations: { ...object(request["annotations"]), ...EPHEMERAL } }),
     awaitMainProcessAttachment: true,
     spec: { ...workload, command: inFolder(args.command, workdir), tty },
   };

@@ -80,7 +80,9 @@ export async function run(context: Context, args: Args): Promise<number> {
   const create = {
     ...request,
     name: args.value("name") ?? "",
-    ...(ephemeral ? { annotations: { "openshell.nvidia.com/retention": "ephemeral" } } : {}),
+    ...(ephemeral
+      ? { annotations: { ...object(request["annotations"]), "openshell.nvidia.com/retention": "ephemeral" } }
+      : {}),
     awaitMainProcessAttachment: joined,
     ...serviceExposures(args),
     ...(args.has("template") ? { workloadTemplate: args.value("template") } : {}),

@@ -1,6 +1,8 @@
 import type { CommandSpec } from "../args.ts";
 import { type Context, OUTPUT_FLAG } from "../context.ts";
 import { EXIT } from "../errors.ts";
+import { isolationSummary } from "../model/isolation.ts";
+import { sandboxView } from "../model/sandbox.ts";
 import { renderDetails } from "../output/table.ts";
 import { cell } from "../output/terminal.ts";
 import { describeEndpoint } from "../transport/endpoint.ts";
@@ -26,6 +28,8 @@ interface Status {
   readonly version?: string;
   readonly health?: string;
   readonly identity?: Json;
+  /** What the isolation of the workspace's running sandboxes comes to. */
+  readonly isolation?: string;
   readonly error?: string;
 }
 
@@ -48,6 +52,7 @@ export async function run(context: Context): Promise<number> {
   if (status.identity !== undefined) lines.push(["User", cell(status.identity["subject"])]);
   if (status.version !== undefined) lines.push(["Version", cell(status.version)]);
   if (status.health !== undefined) lines.push(["Health", cell(status.health)]);
+  if (status.isolation !== undefined) lines.push(["Isolation", cell(status.isolation)]);
   if (status.error !== undefined) lines.push(["Error", cell(status.error)]);
   await context.print(renderDetails("Server Status", lines, out));
   return EXIT.ok;
@@ -86,11 +91,34 @@ async function look(context: Context): Promise<Status> {
       roles: user["roles"] ?? [],
       identity_provider: user["identityProvider"],
     };
-    return { ...connected, authentication: { status: "authenticated", provider: user["identityProvider"] }, identity };
+    const isolation = await isolationOf(context, options);
+    return {
+      ...connected,
+      authentication: { status: "authenticated", provider: user["identityProvider"] },
+      identity,
+      ...(isolation === undefined ? {} : { isolation }),
+    };
   } catch (error) {
     if (!(error instanceof RpcError)) throw error;
     if (error.code === "permission_denied") return { ...connected, authentication: { status: "authenticated" } };
     const failed = error.code === "unauthenticated" ? "failed" : "unverified";
     return { ...connected, authentication: { status: failed, error: error.message } };
   }
+}
+
+/** Sandboxes that are looked at. */
+const ISOLATION_PAGE = 100;
+
+/** Undefined where no sandbox runs, or where the caller may not list them: then there is nothing to say. */
+async function isolationOf(context: Context, options: { readonly timeoutMs: number }): Promise<string | undefined> {
+  const { endpoint } = context.target;
+  const request = { workspaceScope: context.scope, pageSize: ISOLATION_PAGE };
+  const answer = await callUnary(endpoint, "ListSandboxes", request, options).catch((error: unknown) => {
+    if (error instanceof RpcError) return {} as Json;
+    throw error;
+  });
+  const sandboxes = Array.isArray(answer["sandboxes"]) ? answer["sandboxes"].map(sandboxView) : [];
+  return isolationSummary(
+    sandboxes.flatMap(({ phase, isolation }) => (phase === "Ready" && isolation ? [isolation] : [])),
+  );
 }

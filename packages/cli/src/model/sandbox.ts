@@ -2,6 +2,7 @@ import { missingInAnswer } from "../context.ts";
 import type { Style } from "../output/style.ts";
 import { cell, formatTime } from "../output/terminal.ts";
 import type { Json } from "../transport/unary.ts";
+import { ISOLATION_ANNOTATION, type IsolationView, isolationLines, isolationView } from "./isolation.ts";
 
 /** A sandbox as the gateway's JSON gives it. */
 export interface SandboxView {
@@ -12,7 +13,9 @@ export interface SandboxView {
   readonly created: string | undefined;
   readonly resourceVersion: string;
   readonly labels: Readonly<Record<string, string>>;
+  /** Without the isolation report. */
   readonly annotations: Readonly<Record<string, string>>;
+  readonly isolation: IsolationView | undefined;
   readonly spec: Json;
   readonly status: Json;
   readonly conditions: readonly Json[];
@@ -26,6 +29,7 @@ export function sandboxView(message: unknown): SandboxView {
   const metadata = object(sandbox["metadata"]);
   if (typeof metadata["name"] !== "string") throw missingInAnswer("sandbox");
   const status = object(sandbox["status"]);
+  const { [ISOLATION_ANNOTATION]: report, ...annotations } = object(metadata["annotations"]) as Record<string, string>;
   return {
     id: text(metadata["id"]),
     name: metadata["name"],
@@ -34,7 +38,8 @@ export function sandboxView(message: unknown): SandboxView {
     created: typeof metadata["createdTime"] === "string" ? metadata["createdTime"] : undefined,
     resourceVersion: text(metadata["resourceVersion"]) || "0",
     labels: object(metadata["labels"]) as Record<string, string>,
-    annotations: object(metadata["annotations"]) as Record<string, string>,
+    annotations,
+    isolation: report === undefined ? undefined : isolationView({ [ISOLATION_ANNOTATION]: report }),
     spec: object(sandbox["spec"]),
     status,
     conditions: Array.isArray(status["conditions"]) ? status["conditions"].map(object) : [],
@@ -99,6 +104,7 @@ export function sandboxObject(view: SandboxView): Json {
       message: condition["message"] ?? "",
       transition_time: condition["transitionTime"] ?? null,
     })),
+    isolation: view.isolation ?? null,
     endpoint_statuses: (Array.isArray(status["endpointStatuses"]) ? status["endpointStatuses"] : []).map(
       endpointStatus,
     ),
@@ -155,6 +161,7 @@ export function sandboxLines(view: SandboxView, style: Style): [string, string][
     const value = `${good ? "yes" : String(condition["status"]).toLowerCase()}, ${cell(condition["reason"])}: ${cell(condition["message"])}`;
     lines.push([cell(condition["type"]), good ? value : style.yellow(value)]);
   }
+  if (view.isolation !== undefined) lines.push(...isolationLines(view.isolation, style));
   return lines;
 }
 

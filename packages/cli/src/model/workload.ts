@@ -5,6 +5,7 @@ import { type Context, pairs } from "../context.ts";
 import { usageError } from "../errors.ts";
 import type { Json } from "../transport/unary.ts";
 import { checkVariables } from "./environment.ts";
+import { MINIMUM_ISOLATION_ANNOTATION } from "./isolation.ts";
 
 /** Options of everything that makes a sandbox. */
 export const WORKLOAD_FLAGS: readonly Flag[] = [
@@ -14,7 +15,13 @@ export const WORKLOAD_FLAGS: readonly Flag[] = [
     value: "ROOT",
     help: "run on a root file system instead of this machine's programs: a folder, .tar or .tar.gz (docker export, docker save)",
   },
-  { long: "provider", value: "NAME", many: true, help: "let the sandbox use a provider's credentials" },
+  {
+    long: "provider",
+    value: "NAME",
+    names: "providers",
+    many: true,
+    help: "let the sandbox use a provider's credentials",
+  },
   {
     long: "volume",
     value: "SRC:DST[:ro]",
@@ -25,6 +32,11 @@ export const WORKLOAD_FLAGS: readonly Flag[] = [
   { long: "label", value: "KEY=VALUE", many: true, help: "label of the sandbox" },
   { long: "cpu", value: "QUANTITY", help: "CPU limit, such as 500m or 2" },
   { long: "memory", value: "QUANTITY", help: "memory limit, such as 512Mi or 2Gi" },
+  {
+    long: "minimum-isolation",
+    value: "LAYERS",
+    help: "do not start with less: isolation layers separated by commas, `confined` or `complete` (sandbox get lists them)",
+  },
   { long: "tty", help: "give the main process a terminal" },
   { long: "no-tty", help: "give it pipes (default: a terminal when this is one)" },
 ];
@@ -108,8 +120,13 @@ export async function workloadRequest(
     ...(args.values("provider").length > 0 ? { providers: args.values("provider") } : {}),
   };
   const labels = pairs(args.values("label"), "label");
+  const minimum = args.value("minimum-isolation");
   return {
-    request: { workspaceScope: context.scope, ...(Object.keys(labels).length > 0 ? { labels } : {}) },
+    request: {
+      workspaceScope: context.scope,
+      ...(Object.keys(labels).length > 0 ? { labels } : {}),
+      ...(minimum === undefined ? {} : { annotations: { [MINIMUM_ISOLATION_ANNOTATION]: minimum } }),
+    },
     spec,
   };
 }

@@ -14,6 +14,8 @@ import {
   WorkspaceSchema,
 } from "@openshell/api";
 import { toTimestamp } from "@openshell/api/times.ts";
+import { publicAnnotations } from "../compute/isolation.ts";
+import { runtimeFacts } from "../compute/runtime-record.ts";
 import { REDACTED_VALUE } from "../providers/validate.ts";
 import type {
   ListCursor,
@@ -40,7 +42,7 @@ export function metadata(record: ObjectFields, workspace: string): ObjectMeta {
 
 export function sandboxMessage(record: SandboxRecord): Sandbox {
   return create(SandboxSchema, {
-    metadata: metadata(record, record.workspace),
+    metadata: metadata({ ...record, annotations: publicAnnotations(record, runtimeFacts(record)) }, record.workspace),
     spec: record.spec,
     status: record.status,
     hostKeyFingerprint: record.hostKeyFingerprint,

@@ -4,6 +4,7 @@ import { labelKeyProblem, labelValueProblem } from "@openshell/api/labels.ts";
 import { environmentKeyProblem, nameProblem, routableNameProblem, violation } from "@openshell/api/names.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { imageRoot } from "../compute/image-root.ts";
+import { isolationAnnotationProblem } from "../compute/isolation.ts";
 import { resourceLimits } from "../compute/resources.ts";
 import { restartsAtAll } from "../compute/restart.ts";
 import { isEphemeral, RETENTION_ANNOTATION } from "../compute/runtime-record.ts";
@@ -133,6 +134,7 @@ export function checkAnnotations(
   );
   for (const [key, value] of entries.slice(0, RequestLimit.mapEntries)) {
     found.add(violation(`${field}[${key}]`, labelKeyProblem(key)));
+    found.add(violation(`${field}[${key}]`, isolationAnnotationProblem(key, value)));
     const fits = Buffer.byteLength(value) <= RequestLimit.annotationValue;
     found.require(fits, `${field}[${key}]`, `must have at most ${RequestLimit.annotationValue} bytes`);
   }

@@ -13,6 +13,7 @@ import type { InspectionCaMaterial } from "../pki/inspection-ca.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import type { SecretContext } from "../store/vault.ts";
 import { imageRoot } from "./image-root.ts";
+import { minimumIsolation } from "./isolation.ts";
 import { resourceLimits } from "./resources.ts";
 import { runtimeFacts } from "./runtime-record.ts";
 
@@ -97,6 +98,7 @@ export function attachMessage(record: SandboxRecord, facts: AttachFacts, token: 
     },
     limits: {},
     logDirectory: facts.logDirectory,
+    minimumIsolation: [...minimumIsolation(record, config)],
     driverIsolation: started.isolation.map(({ name, enforced, detail }) => ({ name, enforced, detail })),
   });
 }

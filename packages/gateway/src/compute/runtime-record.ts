@@ -14,6 +14,8 @@ export interface RuntimeFacts {
   readonly bootId: string;
   /** Runs one after the other that ended soon after their start and were followed by a restart: the wait grows with them. */
   readonly quickRuns: number;
+  /** The isolation report of one generation, as JSON. */
+  readonly isolation?: { readonly generation: string; readonly report: string } | undefined;
 }
 
 export function runtimeFacts(record: Pick<SandboxRecord, "runtimeRecord">): RuntimeFacts {
@@ -25,14 +27,22 @@ export function runtimeFacts(record: Pick<SandboxRecord, "runtimeRecord">): Runt
     awaitAttachment: stored.awaitAttachment === true,
     launchedGeneration: BigInt(typeof stored.launchedGeneration === "string" ? stored.launchedGeneration : "0"),
     bootId: typeof stored.bootId === "string" ? stored.bootId : "",
+    ...storedReport(stored.isolation),
     quickRuns: typeof stored.quickRuns === "number" ? stored.quickRuns : 0,
   };
 }
 
+function storedReport(stored: JsonValue | undefined): Pick<RuntimeFacts, "isolation"> {
+  const isolation = stored as { generation?: unknown; report?: unknown } | null | undefined;
+  if (typeof isolation?.generation !== "string" || typeof isolation.report !== "string") return {};
+  return { isolation: { generation: isolation.generation, report: isolation.report } };
+}
+
 export function encodeRuntimeFacts(facts: RuntimeFacts): JsonValue {
-  const { caller, launchedGeneration, ...rest } = facts;
+  const { caller, isolation, launchedGeneration, ...rest } = facts;
   return {
     ...rest,
+    ...(isolation === undefined ? {} : { isolation: { ...isolation } }),
     launchedGeneration: launchedGeneration.toString(),
     ...(caller === undefined ? {} : { caller: { uid: caller.uid, gid: caller.gid } }),
   };

@@ -8,6 +8,7 @@ import {
 } from "@openshell/api";
 import type {
   Failure,
+  IsolationReport,
   LogBatch,
   MainProcessExit,
   RuntimeReady,
@@ -32,11 +33,13 @@ import { isStoreError } from "../store/errors.ts";
 import type { SandboxChange, SandboxRecord, Store } from "../store/types.ts";
 import type { Vault } from "../store/vault.ts";
 import type { SandboxController } from "./controller.ts";
+import { isolationCondition, isolationReason, storedIsolation } from "./isolation.ts";
 import { mainProcess } from "./launch.ts";
 import { DISCONNECT_GRACE_MS } from "./limits.ts";
 import { mainEnded } from "./restart.ts";
+import { encodeRuntimeFacts, runtimeFacts } from "./runtime-record.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
-import { isolationCondition, publicExitCode, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
+import { publicExitCode, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
 
 export interface SessionEventsDeps {
   readonly store: Store;
@@ -184,13 +187,18 @@ export class SessionEvents implements SessionBackend {
     this.#applied.delete(identity.sandboxId);
     const version = bootstrap?.config.policyVersion ?? 0;
     let before: SandboxPhase | undefined;
-    await this.#change(identity, ({ status: current }) => {
+    await this.#change(identity, (record) => {
+      const { status: current } = record;
       if (!wantsToRun(current.phase) || restartPending(current)) return undefined;
       before = current.phase;
+      const facts = runtimeFacts(record);
+      // The report of a start holds for its generation: a later host cannot test a sandbox in which the agent lives.
+      const known = facts.isolation?.generation === identity.generation.toString();
+      const report = known ? undefined : ready.isolation;
       let status = withPhase(current, SandboxPhase.READY, "DependenciesReady", "the workload runs", now);
       const conditions = [
         { type: "ConfigurationReady", status: "True" as const, reason: "Applied", message: "" },
-        ...(ready.isolation === undefined ? [] : [isolationCondition(ready.isolation)]),
+        ...(report === undefined ? [] : [isolationCondition(report)]),
         ...(ready.workloadIdentity === ""
           ? []
           : [
@@ -209,7 +217,9 @@ export class SessionEvents implements SessionBackend {
       else status.mainProcessStartedTime ??= toTimestamp(now);
       if (bootstrap !== undefined) accepted(status, identity, bootstrap);
       const also = version > 0 ? [store.policies.setStatus(identity.sandboxId, version, "loaded", now)] : [];
-      return { patch: { status }, also };
+      const isolation = report && storedIsolation(report, identity.generation);
+      const stored = isolation && { runtimeRecord: encodeRuntimeFacts({ ...facts, isolation }) };
+      return { patch: { status, ...stored }, also };
     });
     if (before !== undefined && before !== SandboxPhase.READY) {
       const message =
@@ -241,9 +251,23 @@ export class SessionEvents implements SessionBackend {
     this.#deps.controller().mainProcessEnded(record);
   }
 
-  async sandboxEnded(identity: SessionIdentity, reason: Failure | undefined): Promise<void> {
-    const message = `the sandbox ended before its main process reported an exit status: ${failureText(reason)}`;
-    await this.#deps.controller().fail(identity.sandboxId, identity.generation, "SandboxEnded", message);
+  async sandboxEnded(
+    identity: SessionIdentity,
+    reason: Failure | undefined,
+    report?: IsolationReport | undefined,
+  ): Promise<void> {
+    const isolation = isolationReason(reason?.code);
+    if (isolation !== undefined && report !== undefined) {
+      await this.#change(identity, (record) => {
+        const facts = { ...runtimeFacts(record), isolation: storedIsolation(report, identity.generation) };
+        const status = withCondition(record.status, isolationCondition(report), this.#deps.clock.now());
+        return { patch: { status, runtimeRecord: encodeRuntimeFacts(facts) } };
+      });
+    }
+    const text = failureText(reason);
+    const message =
+      isolation === undefined ? `the sandbox ended before its main process reported an exit status: ${text}` : text;
+    await this.#deps.controller().fail(identity.sandboxId, identity.generation, isolation ?? "SandboxEnded", message);
     this.#deps.sessions.get(identity.sandboxId)?.close();
   }
 

@@ -6,9 +6,7 @@ import {
   type SandboxStatus,
   SandboxStatusSchema,
 } from "@openshell/api";
-import type { IsolationReport } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { toTimestamp } from "@openshell/api/times.ts";
-import { escapeUntrusted } from "@openshell/base";
 
 /** Why a sandbox is ready or not; public, so the list only grows. */
 export type ReadyReason =
@@ -28,6 +26,9 @@ export type ReadyReason =
   | "ProvisioningTimedOut"
   | "SandboxEnded"
   | "DiskLimitExceeded"
+  | "IsolationBreached"
+  | "IsolationBelowMinimum"
+  | "IsolationNotProven"
   | "StartFailed"
   | "DeleteFailed"
   | "StopFailed";
@@ -85,6 +86,7 @@ export function startingStatus(status: SandboxStatus, phase: SandboxPhase, nowMs
   delete next.nextRestartTime;
   delete next.configurationAdmission;
   next.mainProcessInstanceId = "";
+  next.conditions = next.conditions.filter(({ type }) => type !== "Isolation");
   return next;
 }
 
@@ -115,6 +117,9 @@ const STARTABLE_ERRORS: ReadonlySet<string> = new Set<ReadyReason>([
   "ComputeResourceMissing",
   "SandboxEnded",
   "DiskLimitExceeded",
+  "IsolationBreached",
+  "IsolationBelowMinimum",
+  "IsolationNotProven",
   "StartFailed",
   "StopFailed",
 ]);
@@ -123,22 +128,6 @@ const STARTABLE_ERRORS: ReadonlySet<string> = new Set<ReadyReason>([
 export function mayStart(status: SandboxStatus): boolean {
   if (status.phase === SandboxPhase.STOPPED || status.phase === SandboxPhase.COMPLETED) return true;
   return status.phase === SandboxPhase.ERROR && STARTABLE_ERRORS.has(readyCondition(status)?.reason ?? "");
-}
-
-/** What the supervisor reported about isolation, as the `Isolation` condition. Layer names and details come from our own host, yet are escaped. */
-export function isolationCondition(report: IsolationReport): ConditionFacts {
-  const missing = report.layers.filter((layer) => !layer.enforced);
-  const text = (layer: { name: string; detail: string }) =>
-    escapeUntrusted(layer.detail === "" ? layer.name : `${layer.name} (${layer.detail})`, 200);
-  const capture = `network capture: ${escapeUntrusted(report.captureMode, 64)}`;
-  return missing.length === 0
-    ? { type: "Isolation", status: "True", reason: "Complete", message: capture }
-    : {
-        type: "Isolation",
-        status: "False",
-        reason: "Reduced",
-        message: `not in force: ${missing.map(text).join(", ")}; ${capture}`,
-      };
 }
 
 /** The public exit code of a main process: its own, or 128 + the signal that ended it. */

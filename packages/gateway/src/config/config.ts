@@ -17,6 +17,8 @@ export interface GatewayConfig {
   readonly supervisor: {
     /** One host process a workspace, or one a sandbox. */
     readonly placement: "workspace" | "sandbox";
+    /** Isolation layers or levels without which no sandbox starts. */
+    readonly minimumIsolation: readonly string[];
     readonly network: {
       /** PEM bundle that upstream TLS trusts beside the system's roots: path as configured and content as read at start. */
       readonly additionalCa: { readonly path: string; readonly pem: string } | undefined;

@@ -37,7 +37,7 @@ describe("loadConfig", () => {
       serverSans: [],
       computeDriver: "local",
       policyValidationFailureMode: "fail_closed",
-      supervisor: { placement: "workspace", network: { additionalCa: undefined, resolvers: [] } },
+      supervisor: { placement: "workspace", minimumIsolation: [], network: { additionalCa: undefined, resolvers: [] } },
       local: { volumeRoots: [], table: {} },
     });
     expect(paths.state).toBe(join(home, ".local/state/openshell/openshell"));
@@ -69,10 +69,14 @@ describe("loadConfig", () => {
   it("reads the tables beside the gateway's", async () => {
     const ca = join(home, "ca.pem");
     writeFileSync(ca, "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n");
-    const network = `[openshell.supervisor]\nplacement = "sandbox"\n[openshell.supervisor.network]\nadditional_ca_bundle = "${ca}"\nresolvers = ["10.0.0.1:53", "[2001:db8::1]:53"]`;
+    const network = `[openshell.supervisor]\nplacement = "sandbox"\nminimum_isolation = ["confined", "freezer"]\n[openshell.supervisor.network]\nadditional_ca_bundle = "${ca}"\nresolvers = ["10.0.0.1:53", "[2001:db8::1]:53"]`;
     write(file("", `${network}\n[local]\nvolume_roots = ["/srv"]`));
     const { config } = await load();
-    expect(config.supervisor).toMatchObject({ placement: "sandbox", network: { additionalCa: { path: ca } } });
+    expect(config.supervisor).toMatchObject({
+      placement: "sandbox",
+      minimumIsolation: ["confined", "freezer"],
+      network: { additionalCa: { path: ca } },
+    });
     expect(config.supervisor.network.resolvers).toEqual(["10.0.0.1:53", "[2001:db8::1]:53"]);
     expect(config.local).toMatchObject({ volumeRoots: ["/srv"], table: { volume_roots: ["/srv"] } });
   });
@@ -99,6 +103,11 @@ describe("loadConfig", () => {
     ["broken TOML, with its place", file("bind_address = "), /gateway\.toml:4:\d+: is not valid TOML/],
     ["a value out of its list", file('log_level = "loud"'), /openshell\.gateway\.log_level .*one of trace, debug/],
     ["an address that is a name", file('bind_address = "localhost:1"'), /bind_address must be "IP:port"/],
+    [
+      "an unknown isolation layer",
+      file("", '[openshell.supervisor]\nminimum_isolation = ["moat"]'),
+      /minimum_isolation names an unknown isolation layer "moat"; known are confined, complete/,
+    ],
     ["a relative volume root", file("", '[local]\nvolume_roots = ["srv"]'), /volume_roots\.0 must be an absolute path/],
     [
       "a resolver without a port",

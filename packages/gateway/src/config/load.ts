@@ -97,6 +97,7 @@ function complete(name: string, section: GatewaySection, file: FileConfig | unde
     policyValidationFailureMode: section.policy_validation_failure_mode ?? "fail_closed",
     supervisor: {
       placement: file?.openshell.supervisor?.placement ?? "workspace",
+      minimumIsolation: file?.openshell.supervisor?.minimum_isolation ?? [],
       network: {
         additionalCa:
           network?.additional_ca_bundle === undefined ? undefined : readBundle(network.additional_ca_bundle, path),

@@ -1,3 +1,4 @@
+import { minimumProblem } from "@openshell/boundary/isolation-layers.ts";
 import { localDriverTable } from "@openshell/drivers/local/config.ts";
 import { z } from "zod";
 import { parseAddress } from "./address.ts";
@@ -39,6 +40,10 @@ export const fileSchema = z.strictObject({
     supervisor: z
       .strictObject({
         placement: z.enum(["workspace", "sandbox"]),
+        minimum_isolation: z.array(z.string()).superRefine((names, context) => {
+          const problem = minimumProblem(names);
+          if (problem !== undefined) context.addIssue({ code: "custom", message: problem });
+        }),
         network: z.strictObject({ additional_ca_bundle: absolutePath, resolvers: z.array(resolver).max(8) }).partial(),
       })
       .partial()

@@ -2,6 +2,7 @@ import type { SandboxPolicy } from "@openshell/api";
 import type {
   ComponentResult,
   Failure,
+  IsolationReport,
   LogBatch,
   MainProcess,
   MainProcessExit,
@@ -62,7 +63,8 @@ export interface SessionBackend {
   configurationRejected(identity: SessionIdentity, reason: Failure): Promise<void>;
   runtimeReady(identity: SessionIdentity, ready: RuntimeReady): Promise<void>;
   mainProcessExited(identity: SessionIdentity, exit: MainProcessExit): Promise<void>;
-  sandboxEnded(identity: SessionIdentity, reason: Failure | undefined): Promise<void>;
+  /** `report`: what was in force, when a start was refused. */
+  sandboxEnded(identity: SessionIdentity, reason: Failure | undefined, report?: IsolationReport): Promise<void>;
   logs(identity: SessionIdentity, batch: LogBatch): void;
   /** The current session of a sandbox ended without a successor. */
   disconnected(identity: SessionIdentity): void;

@@ -221,7 +221,7 @@ export class SupervisorSession implements SessionIdentity {
         backend.logs(this, message.value);
         return;
       case "ended":
-        await backend.sandboxEnded(this, message.value.reason);
+        await backend.sandboxEnded(this, message.value.reason, message.value.isolation);
         return;
       case undefined:
         // A message of a newer host: additive, so it may be ignored.
@@ -245,7 +245,7 @@ export class SupervisorSession implements SessionIdentity {
       const { message } = next;
       if (message.case === "logs") this.#deps.backend.logs(this, message.value);
       else if (message.case === "ended") {
-        await this.#deps.backend.sandboxEnded(this, message.value.reason);
+        await this.#deps.backend.sandboxEnded(this, message.value.reason, message.value.isolation);
         return undefined;
       } else if (message.case !== undefined) return message;
     }
@@ -259,7 +259,11 @@ export class SupervisorSession implements SessionIdentity {
       if (next.done) return false;
       if (next.value.message.case === "logs") this.#deps.backend.logs(this, next.value.message.value);
       if (next.value.message.case === "ended") {
-        await this.#deps.backend.sandboxEnded(this, next.value.message.value.reason);
+        await this.#deps.backend.sandboxEnded(
+          this,
+          next.value.message.value.reason,
+          next.value.message.value.isolation,
+        );
         return false;
       }
     }

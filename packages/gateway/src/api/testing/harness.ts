@@ -56,7 +56,7 @@ const config: GatewayConfig = {
   serverSans: [],
   computeDriver: "local",
   policyValidationFailureMode: "fail_closed",
-  supervisor: { placement: "workspace", network: { additionalCa: undefined, resolvers: [] } },
+  supervisor: { placement: "workspace", minimumIsolation: [], network: { additionalCa: undefined, resolvers: [] } },
   local: { volumeRoots: [], table: {} },
 };
 
@@ -136,6 +136,7 @@ export class Harness implements AsyncDisposable {
       inspectionCas: { of: async () => ({ certificatePem: "CERT", privateKeyPem: new Secret("CA KEY") }) },
       alwaysDenied: () => ["127.0.0.1:17670"],
       stopping: this.#stopping.signal,
+      startWaitMs: 0,
     };
     this.services = assembleServices(deps, process.driver(this.driver), this.bootId);
     const identify: Interceptor = (next) => (request) => {
