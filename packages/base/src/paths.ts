@@ -24,7 +24,7 @@ export interface PathEnvironment {
 export const MAX_SOCKET_PATH_BYTES = 100;
 
 /** True where the system-wide folders apply: uid 0 that was not told otherwise by XDG variables. */
-function systemWide(where: PathEnvironment): boolean {
+export function systemWide(where: PathEnvironment): boolean {
   const { env } = where;
   return where.uid === 0 && !env.XDG_CONFIG_HOME && !env.XDG_STATE_HOME && !env.XDG_RUNTIME_DIR;
 }

@@ -9,11 +9,20 @@ import { NAME_FLAG, ownGateway } from "../model/own-gateway.ts";
 export const spec: CommandSpec = {
   path: ["gateway", "start"],
   summary: "start the gateway",
-  flags: [NAME_FLAG, { long: "foreground", help: "run it here until it is interrupted; sandboxes outlive it" }],
-  about: [
-    "Other commands start the gateway by themselves. One that was started by this command is not replaced when the build changes.",
+  flags: [
+    NAME_FLAG,
+    { long: "foreground", help: "run it here until it is interrupted; sandboxes outlive it" },
+    {
+      long: "service",
+      conflicts: ["foreground"],
+      help: "make it a systemd service that starts with the session, for root with the machine",
+    },
   ],
-  examples: ["openshell gateway start", "openshell gateway start --foreground"],
+  about: [
+    "Other commands start the gateway by themselves. One that was started by this command is not replaced when the build changes; a service is when --service is given again.",
+    "--service writes openshell-gateway-NAME.service, enables it and starts it; a failed gateway is restarted, and sandboxes outlive that. `openshell gateway stop --service` removes it.",
+  ],
+  examples: ["openshell gateway start", "openshell gateway start --foreground", "openshell gateway start --service"],
 };
 
 /** Sets limits and becomes the gateway. */
@@ -22,6 +31,11 @@ const PREPARE = 'ulimit -c 0 && umask 077 && exec "$@"';
 export async function run(context: Context, args: Args): Promise<number> {
   const target = ownGateway(context);
   if (args.has("foreground")) return foreground(context, target.name);
+  if (args.has("service")) {
+    const { startService } = await import("../gateway/service.ts");
+    await startService(target, context);
+    return EXIT.ok;
+  }
   const reason = needsStart(target.paths) ?? { kind: "not-running" as const };
   const started = await startGateway(target, reason, context, { auto: false, quiet: true });
   const record = runningGateway(target.paths);
@@ -33,18 +47,8 @@ export async function run(context: Context, args: Args): Promise<number> {
   return EXIT.ok;
 }
 
-function foreground(context: Context, name: string): Promise<number> {
-  const { spawn } = process.getBuiltinModule("node:child_process");
+/** This process becomes the gateway, so that whoever started it signals the gateway itself. */
+function foreground(context: Context, name: string): never {
   const argv = [process.execPath, "--disable-sigusr1", gatewayProgram(context.env), "serve", "--name", name];
-  const child = spawn("/bin/sh", ["-c", PREPARE, "openshell", ...argv], {
-    stdio: ["ignore", "inherit", "inherit"],
-    env: gatewayEnvironment(context.env),
-  });
-  // Ctrl-C reaches the gateway by itself, being of the same process group; these come to this process alone.
-  for (const signal of ["SIGTERM", "SIGHUP"] as const) process.on(signal, () => child.kill("SIGTERM"));
-  process.on("SIGINT", () => {});
-  return new Promise((resolve, reject) => {
-    child.once("error", reject);
-    child.once("exit", (code) => resolve(code ?? EXIT.failure));
-  });
+  return process.execve!("/bin/sh", ["sh", "-c", PREPARE, "openshell", ...argv], gatewayEnvironment(context.env));
 }

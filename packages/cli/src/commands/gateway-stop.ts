@@ -19,18 +19,32 @@ export const spec: CommandSpec = {
       choices: ["refuse", "keep", "stop"],
       help: "running sandboxes: refuse to stop (default), keep them running, or stop them first",
     },
+    { long: "service", help: "remove the systemd service that `gateway start --service` made, too" },
   ],
   about: ["Sandboxes that are kept are taken over by the next gateway. They never lose their network limits."],
-  examples: ["openshell gateway stop", "openshell gateway stop --sandboxes keep"],
+  examples: ["openshell gateway stop", "openshell gateway stop --sandboxes keep", "openshell gateway stop --service"],
 };
 
 export async function run(context: Context, args: Args): Promise<number> {
-  const { name, paths, endpoint } = ownGateway(context);
+  const target = ownGateway(context);
+  await stop(context, args, target);
+  if (args.has("service")) {
+    const { removeService } = await import("../gateway/service.ts");
+    await removeService(target, context);
+  }
+  return EXIT.ok;
+}
+
+async function stop(
+  context: Context,
+  args: Args,
+  { name, paths, endpoint }: ReturnType<typeof ownGateway>,
+): Promise<void> {
   const record = runningGateway(paths);
   if (record === undefined) {
     const crashed = readGatewayRecord(paths) !== undefined ? " (the last one did not end in order)" : "";
     await context.say(`· Gateway ${name} is not running${crashed}.`);
-    return EXIT.ok;
+    return;
   }
   const sandboxes = args.value("sandboxes") ?? "refuse";
   using progress = Progress.start(context.surroundings.stderr, context.err, "Stopping the gateway");
@@ -43,5 +57,4 @@ export async function run(context: Context, args: Args): Promise<number> {
   await waitForEnd(paths, record, sandboxes === "stop" ? STOP_WITH_SANDBOXES_TIMEOUT_MS : STOP_TIMEOUT_MS);
   progress.stop();
   await context.success(`Gateway ${name} stopped${sandboxes === "keep" ? "; sandboxes keep running" : ""}.`);
-  return EXIT.ok;
 }
