@@ -122,10 +122,11 @@ export async function whileServing(gateway: TestGateway, attack: () => Promise<v
 }
 
 /**
- * Most that the gateway may hold after an attack, in MiB. Idle it has 90. What an attack leaves behind is garbage that
- * the runtime takes back when it has to, at about 300; a leak goes beyond.
+ * Most that the gateway may hold after an attack, in MiB. Idle it has 90. What attacks leave behind is garbage that the
+ * runtime takes back when it has to: 250 to 350 were seen, 530 on a busy machine; an attack that is not bounded goes far
+ * beyond. What stays to the byte is counted in tests/functional/rpc/memory.test.ts.
  */
-const RESIDENT_MB = 450;
+const RESIDENT_MB = 700;
 
 /** As `whileServing`, several times; afterwards the gateway's memory is what it should be. */
 export async function memoryStaysFlat(
