@@ -24,6 +24,8 @@ export interface GatewayDeps {
   readonly alwaysDenied: () => readonly string[];
   /** Aborted when the gateway begins to stop: long-lived streams end with UNAVAILABLE. */
   readonly stopping: AbortSignal;
+  /** How long CreateSandbox waits for the start's outcome, in milliseconds; its own limit unless given. */
+  readonly startWaitMs?: number;
 }
 
 export interface BuildInfo {

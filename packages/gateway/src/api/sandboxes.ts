@@ -40,6 +40,7 @@ import { createSandbox } from "./create-sandbox.ts";
 import { encodedSandbox, encodedSandboxes, encodedSandboxResponse } from "./encoded-sandbox.ts";
 import { modify, storeNonce, write } from "./mutations.ts";
 import { encodedPageOf } from "./pages.ts";
+import { startedSoon } from "./started-soon.ts";
 import { validateCreate } from "./validate-sandbox.ts";
 
 type SandboxHandlers = Pick<
@@ -73,7 +74,9 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
           await activeWorkspace(deps, workspace);
           const record = await createSandbox(deps, request, workspace, caller, admission);
           void controller.request(record.id);
-          return respond(record);
+          // Whoever announced an attachment attaches at once, and waits there.
+          if (request.awaitMainProcessAttachment) return respond(record);
+          return respond(await startedSoon(deps, record, context.signal));
         },
       );
     },
