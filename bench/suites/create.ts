@@ -25,12 +25,21 @@ export async function create(stage: Stage): Promise<void> {
   const commands = {
     run: [launcher, "run", "--", "true"],
     echo: [launcher, "run", "--", "echo", "hi"],
+    exec: [launcher, "sandbox", "exec", "bench-cli", "--", "true"],
     version: [launcher, "--version"],
     node: [node, "-e", "0"],
     true: ["/bin/true"],
   } as const;
-  const times: Record<keyof typeof commands, number[]> = { run: [], echo: [], version: [], node: [], true: [] };
+  const times: Record<keyof typeof commands, number[]> = {
+    run: [],
+    echo: [],
+    exec: [],
+    version: [],
+    node: [],
+    true: [],
+  };
   const first: number[] = [];
+  const standing = await gateway.create({ name: "bench-cli" });
   for (const argv of Object.values(commands)) await run(argv);
   let cpuMs = 0;
   for (let round = 0; round < ROUNDS; round += 1) {
@@ -42,6 +51,7 @@ export async function create(stage: Stage): Promise<void> {
       if (name === "echo") first.push(result.firstOutputMs!);
     }
   }
+  await standing.delete();
   const [runs, nodes, trues] = [percentiles(times.run), percentiles(times.node), percentiles(times.true)];
   const firsts = percentiles(first);
   const { report } = stage;
@@ -90,6 +100,20 @@ export async function create(stage: Stage): Promise<void> {
         details: { p95: versions.p95 },
       },
       { text: "≤ Node's start + 30 ms", atMost: nodes.p50 + 30 },
+    ),
+  );
+  const execs = percentiles(times.exec);
+  report(
+    judge(
+      {
+        id: "create/cli-exec",
+        what: "openshell sandbox exec NAME -- true: start → end",
+        measured: execs.p50,
+        unit: "ms",
+        reference: { what: "node -e 0", value: nodes.p50 },
+        details: { p95: execs.p95 },
+      },
+      { text: "≤ Node's start + 50 ms", atMost: nodes.p50 + 50 },
     ),
   );
   await throughApi(stage, gateway, trues.p50);

@@ -7,13 +7,22 @@ import { judge } from "../support/report.ts";
 import type { Stage } from "../support/stage.ts";
 import { summarise } from "../support/statistics.ts";
 import type { Change } from "../workers/http-client.ts";
+import { decisions } from "./decisions.ts";
+import { policies } from "./policies.ts";
 
 const SCOPE = { selection: { case: "workspace", value: "default" } } as const;
 const CHANGES = 24;
 const PAUSE_MS = 80;
 
-/** From the call that changes a policy to the first request inside that is decided by it. */
+/** What a decision takes, and how soon a change is in force. */
 export async function policy(stage: Stage): Promise<void> {
+  await decisions(stage);
+  await enforced(stage);
+  await policies(stage);
+}
+
+/** From the call that changes a policy to the first request inside that is decided by it. */
+async function enforced(stage: Stage): Promise<void> {
   const gateway = await stage.gateway();
   const origin = await Origin.start(stage);
   await using sandbox = await gateway.create({
