@@ -33,6 +33,8 @@ function plan(network: Partial<PlanNetwork>): LaunchPlan {
       { kind: "symlink", target: "/l", to: "t" },
       { kind: "bind", source: "/usr", target: "/usr", readOnly: true, recursive: true, optional: false, noexec: false },
       { kind: "volume", source: "/v", target: "/w", readOnly: false, idmap: { hostUid: 7, hostGid: 8 } },
+      { kind: "volume", source: "/i", target: "/i", readOnly: true, idmap: "sandbox" },
+      { kind: "overlay", target: "/r", lower: ["/i"], upper: "/u", work: "/w" },
       { kind: "proc", target: "/proc" },
       { kind: "dev", target: "/dev" },
       { kind: "seal", target: "/" },

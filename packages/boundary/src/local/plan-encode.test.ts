@@ -117,6 +117,28 @@ describe("encodePlan", () => {
     );
   });
 
+  it("writes an overlay as mount options with relative parts, and the sandbox's own id map", () => {
+    const root: LaunchPlan["root"] = [
+      plan.root[0]!,
+      { kind: "volume", source: "/i", target: "/image", readOnly: true, idmap: "sandbox" },
+      { kind: "overlay", target: "/root", lower: ["/seed", "/image"], upper: "/own/upper", work: "/own/work" },
+    ];
+    const bytes = encodePlan({ ...plan, root }).toString("hex");
+    const options = "userxattr,lowerdir=seed:image,upperdir=own/upper,workdir=own/work";
+    expect(bytes).toContain(hex("06 06000000 2f696d616765 00 02000000 2f69 00 01 02 00000000 00000000"));
+    expect(bytes).toContain(
+      hex(`0a 05000000 2f726f6f74 00 ${options.length.toString(16)}000000 ${Buffer.from(options).toString("hex")} 00`),
+    );
+  });
+
+  it.each(["/a,upperdir=x", "/a:b", "/a\\b", "relative", "/a/../b", "/"])(
+    "refuses %j as a part of an overlay",
+    (part) => {
+      const overlay = { kind: "overlay", target: "/root", lower: [part], upper: "/u", work: "/w" } as const;
+      expect(() => encodePlan({ ...plan, root: [plan.root[0]!, overlay] })).toThrow(/cannot be a part of an overlay/);
+    },
+  );
+
   it("refuses a zero byte in any string, which C would take for its end", () => {
     expect(() => encodePlan({ ...plan, hostname: "a\0b" })).toThrow(/zero byte/);
   });
