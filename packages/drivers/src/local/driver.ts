@@ -108,6 +108,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
     keepMs: config.image_keep_seconds * 1_000,
     clock,
     unpack: options.unpack ?? unpackInThread,
+    bootId: processes.bootId,
     used: () => usedImages(folders),
   });
   await images.open();

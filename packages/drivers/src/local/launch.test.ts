@@ -49,7 +49,7 @@ describe("probeCapture", () => {
     const choice = await probeCapture(
       (plan) => {
         tried.push(plan.network.mode);
-        if (plan.network.mode === "sk_lookup") return Promise.reject(new RuntimeError("x", "no CAP_BPF"));
+        if (plan.network.mode === "sk_lookup") return Promise.reject(new RuntimeError("internal", "no CAP_BPF"));
         return Promise.resolve({ pid: 42, startTicks: 1n, netnsCookie: 1n, isolation: [] });
       },
       { runtimeFolder, identity, demanded: undefined, end: async (pid) => void ended.push(pid) },
@@ -70,7 +70,8 @@ describe("probeCapture", () => {
     });
   });
   it("fails closed when the demanded mode does not work, with the reason", async () => {
-    const launch = () => Promise.reject(new RuntimeError("x", "user namespaces are off", { next: "Turn them on" }));
+    const launch = () =>
+      Promise.reject(new RuntimeError("internal", "user namespaces are off", { next: "Turn them on" }));
     await expect(
       probeCapture(launch, { runtimeFolder, identity, demanded: "sk_lookup", end: async () => {} }),
     ).rejects.toThrow(/user namespaces are off. Turn them on/);

@@ -1,3 +1,4 @@
+import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { mkdir, readdir, readFile, rename, stat, utimes } from "node:fs/promises";
 import { join } from "node:path";
@@ -30,6 +31,10 @@ export interface ImageStoreOptions {
   readonly keepMs: number;
   readonly clock: Clock;
   readonly unpack: Unpack;
+  /** Of this start of the machine. */
+  readonly bootId: string;
+  /** Writes what a file system holds in memory to its disk; rejects where that cannot be done. */
+  readonly flush?: (folder: string) => Promise<void>;
   /** Digests that sandboxes use. */
   readonly used: () => Promise<ReadonlySet<string>>;
 }
@@ -40,6 +45,8 @@ const REPORT_MS = 1_000;
 const MAX_UNPACKING = 2;
 /** Archives remembered for one image: the same content under several names. */
 const MAX_SOURCES = 8;
+/** Where flushing fails, the kernel's own write-back (30 s unless configured) is waited for. Milliseconds. */
+const WRITTEN_BACK_MS = 120_000;
 const MIB = 2 ** 20;
 
 const recordSchema = z.object({
@@ -48,6 +55,8 @@ const recordSchema = z.object({
   config: z.object({ user: z.string(), env: z.array(z.string()), workingDirectory: z.string() }),
   /** Device, inode, size and times of archives with this content: they need not be read again. */
   sources: z.array(z.string()),
+  /** Start of the machine in which it was unpacked, until its files are known to be on the disk: a power failure may have cost some. */
+  bootId: z.string().nullable(),
 });
 type ImageRecord = z.infer<typeof recordSchema>;
 
@@ -82,8 +91,12 @@ export class ImageStore implements AsyncDisposable {
   async open(): Promise<void> {
     for (const name of await readdir(this.#options.folder)) {
       const record = /^[0-9a-f]{64}$/.test(name) ? await this.#read(name) : undefined;
-      if (record === undefined) this.#discard(name);
-      else this.#records.set(record.digest, record);
+      const lost = record !== undefined && record.bootId !== null && record.bootId !== this.#options.bootId;
+      if (record === undefined || lost) this.#discard(name);
+      else {
+        this.#records.set(record.digest, record);
+        if (record.bootId !== null) void this.#settle(record.digest);
+      }
     }
     await this.sweep();
   }
@@ -221,11 +234,28 @@ export class ImageStore implements AsyncDisposable {
       digest,
       config: { ...config, env: [...config.env] },
       sources: [...(before?.sources ?? []), source].slice(-MAX_SOURCES),
+      bootId: before === undefined ? this.#options.bootId : before.bootId,
     };
     await replaceFile(join(before === undefined ? at : join(folder, digest), "image.json"), record);
     if (before === undefined) await rename(at, join(folder, digest));
     this.#records.set(digest, record);
+    if (before === undefined) void this.#settle(digest);
     return this.#image(record);
+  }
+
+  /** Notes that an image's files are on the disk once they are. */
+  async #settle(digest: string): Promise<void> {
+    const { clock, flush = flushFileSystem, folder } = this.#options;
+    try {
+      await flush(folder).catch(() => clock.sleep(WRITTEN_BACK_MS, { signal: this.#closed.signal, unref: true }));
+      const record = this.#records.get(digest);
+      if (record === undefined) return;
+      const settled = { ...record, bootId: null };
+      this.#records.set(digest, settled);
+      await replaceFile(join(folder, digest, "image.json"), settled);
+    } catch {
+      // It is unpacked again after the machine's next start.
+    }
   }
 
   #turn(): Promise<void> {
@@ -278,6 +308,12 @@ export class ImageStore implements AsyncDisposable {
     const removal = remove().finally(() => this.#removals.delete(removal));
     this.#removals.add(removal);
   }
+}
+
+function flushFileSystem(folder: string): Promise<void> {
+  return new Promise((resolve, reject) => {
+    execFile("sync", ["-f", folder], (error) => (error === null ? resolve() : reject(error)));
+  });
 }
 
 /** Which bytes a file holds, as far as the kernel tells without reading them. Throws `image_unavailable`. */
