@@ -222,6 +222,15 @@ export class RawHttp2 implements Disposable {
     return this.frames.find(({ type }) => type === FRAME.goaway)?.payload.readUInt32BE(4);
   }
 
+  /**
+   * Whether the connection ended with one of these codes. Its last frame is lost where the other side closed before it had
+   * read everything: the kernel then throws away both directions.
+   */
+  endedWith(...codes: readonly number[]): boolean {
+    const { goaway } = this;
+    return goaway === undefined ? this.closed : codes.includes(goaway);
+  }
+
   /** The code with which the stream was reset, if it was. */
   resetOf(stream: number): number | undefined {
     return this.frames.find((one) => one.type === FRAME.reset && one.stream === stream)?.payload.readUInt32BE(0);
