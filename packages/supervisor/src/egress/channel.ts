@@ -9,9 +9,12 @@ export class BufferBudget {
   readonly limit: number;
   #used = 0;
   readonly #waiting = new Set<() => void>();
+  readonly #onExhausted: () => void;
 
-  constructor(limit: number) {
+  /** `onExhausted`: there is no room left; reading stops. */
+  constructor(limit: number, onExhausted: () => void = () => {}) {
     this.limit = limit;
+    this.#onExhausted = onExhausted;
   }
 
   get used(): number {
@@ -23,7 +26,9 @@ export class BufferBudget {
   }
 
   charge(bytes: number): void {
+    const before = this.#used;
     this.#used += bytes;
+    if (before < this.limit && this.exhausted) this.#onExhausted();
   }
 
   release(bytes: number): void {

@@ -4,6 +4,7 @@ import type { BufferBudget, Deadlines } from "./channel.ts";
 import type { EgressEvents } from "./events.ts";
 import type { GenerationHolder } from "./generation.ts";
 import type { Identifier } from "./identify.ts";
+import type { LimitName } from "./limit-events.ts";
 import type { TokenBucket } from "./rate.ts";
 import type { LeafMint } from "./tls/leaf.ts";
 import type { UpstreamPool } from "./upstream-pool.ts";
@@ -19,6 +20,8 @@ export interface EgressContext {
   readonly leaves: LeafMint;
   /** Certificates that this sandbox may have signed: names are the agent's choice, the CPU is everybody's. */
   readonly leafRate: TokenBucket;
+  /** A limit of the sandbox was met. */
+  readonly onLimit: (limit: LimitName) => void;
   readonly budget: BufferBudget;
   readonly deadlines: Deadlines;
   readonly pool: UpstreamPool;

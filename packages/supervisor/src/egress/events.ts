@@ -1,10 +1,12 @@
 import type { Owner } from "./identify.ts";
+import type { LimitEvent } from "./limit-events.ts";
 
 /** What the egress path reports. One decision, one event; texts that the agent chose are escaped by the sink. */
 export interface EgressEvents {
   connection(event: ConnectionEvent): void;
   request(event: RequestEvent): void;
   finding(event: FindingEvent): void;
+  limit(event: LimitEvent): void;
 }
 
 /** `explicit`: the client used the proxy. `transparent`: its connection was captured. */

@@ -329,6 +329,7 @@ export class Flow implements Subject, SessionFlow {
   async #acceptTls(channel: Channel, host: string): Promise<Channel> {
     const { leaves, leafRate, budget, deadlines } = this.#context;
     if (!leaves.has(host) && !leafRate.take()) {
+      this.#context.onLimit("tlsHostsPerSecond");
       channel.destroy(true);
       throw new RuntimeError("too_many_hosts", "More new TLS hosts than can be served", {
         next: "Wait a moment, or contact fewer different hosts.",

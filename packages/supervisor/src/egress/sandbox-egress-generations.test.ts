@@ -282,6 +282,7 @@ describe("limits", () => {
     await new Promise((resolve) => setTimeout(resolve, 50));
     expect(fixture.egress.flows).toBe(2);
     expect(third.bytesRead).toBe(0);
+    expect(fixture.events.limits).toMatchObject([{ limit: "flows", value: 2, times: 1 }]);
     first.destroy();
     expect((await readResponse(third)).body).toBe("ok");
     second.destroy();
@@ -319,6 +320,7 @@ describe("limits", () => {
     // A connection may overshoot by what it reads and writes at once.
     expect(fixture.egress.bufferedBytes).toBeLessThan((2 << 20) + 20 * (256 << 10));
     expect(fixture.egress.bufferedBytes).toBeGreaterThan(1 << 20);
+    expect(fixture.events.limits[0]).toMatchObject({ limit: "buffered_bytes", value: 2 << 20 });
     const closed = sockets.map((socket) => readAll(socket));
     for (const socket of sockets) socket.destroy();
     await Promise.all(closed);

@@ -16,6 +16,7 @@ import { type Accepted, Flow } from "./flow.ts";
 import { type EgressNetwork, type Generation, GenerationHolder } from "./generation.ts";
 import type { ExecutableHasher } from "./hash.ts";
 import { Identifier } from "./identify.ts";
+import { LimitEvents } from "./limit-events.ts";
 import { DEFAULT_LIMITS, type EgressLimits, LEAVES_PER_SECOND, SAVE_DELAY_MS } from "./limits.ts";
 import { TokenBucket } from "./rate.ts";
 import { createResolver, type UpstreamResolver } from "./resolve.ts";
@@ -80,6 +81,7 @@ export class SandboxEgress implements AsyncDisposable {
   readonly #names: NameTable;
   readonly #dns: DnsServer;
   readonly #capture: Capture;
+  readonly #limitEvents: LimitEvents;
   readonly #context: EgressContext;
   readonly #flows = new Set<Flow>();
   #pending = 0;
@@ -94,7 +96,9 @@ export class SandboxEgress implements AsyncDisposable {
     this.#limits = { ...DEFAULT_LIMITS, ...deps.limits };
     this.#clock = deps.clock ?? systemClock;
     const now = (): number => this.#clock.monotonic();
-    const budget = new BufferBudget(this.#limits.bufferedBytes);
+    const limitEvents = new LimitEvents(this.#limits, now, (event) => deps.events.limit(event));
+    this.#limitEvents = limitEvents;
+    const budget = new BufferBudget(this.#limits.bufferedBytes, () => limitEvents.reached("bufferedBytes"));
     const deadlines = new Deadlines(now);
     const dial = deps.dial ?? dialTcp;
     this.#generations = new GenerationHolder({ number: 0, ...NOTHING, network: this.#network(deps.network) });
@@ -102,7 +106,9 @@ export class SandboxEgress implements AsyncDisposable {
     if (deps.state !== undefined) this.#names.import(deps.state);
     this.#names.onChange = () => this.#saveLater();
     const perSecond = this.#limits.dnsQueriesPerSecond;
-    this.#dns = new DnsServer(this.#names, new TokenBucket(perSecond, perSecond, now));
+    this.#dns = new DnsServer(this.#names, new TokenBucket(perSecond, perSecond, now), (limit) =>
+      limitEvents.reached(limit),
+    );
     const rate = new TokenBucket(this.#limits.newFlowsPerSecond, this.#limits.newFlowsPerSecond * 2, now);
     this.#context = {
       generations: this.#generations,
@@ -113,6 +119,7 @@ export class SandboxEgress implements AsyncDisposable {
       }),
       events: deps.events,
       leaves: deps.leaves,
+      onLimit: (limit) => limitEvents.reached(limit),
       leafRate: new TokenBucket(LEAVES_PER_SECOND, LEAVES_PER_SECOND * 4, now),
       budget,
       deadlines,
@@ -127,9 +134,19 @@ export class SandboxEgress implements AsyncDisposable {
       ...(deps.proxyPort === undefined ? {} : { proxyPort: deps.proxyPort }),
       names: this.#names,
       admit: () => {
-        if (this.#flows.size >= this.#limits.flows || this.#pending >= this.#limits.pendingHandshakes) return undefined;
+        const full =
+          this.#flows.size >= this.#limits.flows
+            ? "flows"
+            : this.#pending >= this.#limits.pendingHandshakes
+              ? "pendingHandshakes"
+              : undefined;
+        if (full !== undefined) {
+          limitEvents.reached(full);
+          return undefined;
+        }
         const wait = rate.waitMs;
         if (wait === 0) rate.take();
+        else limitEvents.reached("newFlowsPerSecond");
         return wait;
       },
       onFlow: (accepted) => this.#begin(accepted),
@@ -179,6 +196,7 @@ export class SandboxEgress implements AsyncDisposable {
     }
     for (const flow of this.#flows) flow.destroy();
     this.#context.pool.close();
+    this.#limitEvents.flush();
     await Promise.all([this.#capture[Symbol.asyncDispose](), this.#dns[Symbol.asyncDispose]()]);
   }
 

@@ -2,6 +2,7 @@ import type { Clock } from "@openshell/base";
 import { type EventLog, Finding, type OcsfEvent } from "@openshell/ocsf";
 import type { ConnectionEvent, EgressEvents, FindingEvent, RequestEvent } from "../egress/events.ts";
 import type { Owner } from "../egress/identify.ts";
+import type { LimitEvent } from "../egress/limit-events.ts";
 
 /** Turns what the egress path reports into security events of this sandbox. `redact` removes every live secret from texts. */
 export function createEgressEvents(log: EventLog, clock: Clock, redact: (text: string) => string): EgressEvents {
@@ -9,6 +10,7 @@ export function createEgressEvents(log: EventLog, clock: Clock, redact: (text: s
     connection: (event) => log.emit(connectionEvent(event, clock.now(), redact)),
     request: (event) => log.emit(requestEvent(event, clock.now(), redact)),
     finding: (event) => log.emit(findingEvent(event, clock.now(), redact)),
+    limit: (event) => log.emit(limitEvent(event, clock.now())),
   };
 }
 
@@ -74,6 +76,21 @@ function findingEvent(event: FindingEvent, time: number, redact: (text: string) 
     confidence: "high",
     isAlert: event.uid === Finding.credentialResponseLeak || event.uid === Finding.credentialEndpointMismatch,
     attributes: { host: event.host, port: event.port, ...(event.policy === "" ? {} : { policy: event.policy }) },
+  };
+}
+
+/** One finding a limit and while: the sandbox is slowed, nothing is denied that was allowed. */
+function limitEvent({ limit, value, effect, next, times }: LimitEvent, time: number): OcsfEvent {
+  return {
+    class: "finding",
+    time,
+    activity: "create",
+    severity: "low",
+    uid: Finding.limitReached,
+    title: `The sandbox met its limit ${limit} (${value}): ${effect}`,
+    remediation: next,
+    confidence: "high",
+    attributes: { limit, value, times },
   };
 }
 

@@ -199,5 +199,6 @@ describe("over sockets", () => {
     // No more than the socket holds while this process is busy asking.
     const asked = Array.from({ length: 240 }, (_, n) => resolver.resolve4(`n${n}.example.com`));
     await expect(Promise.all(asked)).resolves.toHaveLength(240);
+    expect(fixture.events.limits[0]).toMatchObject({ limit: "dns_queries_per_second", value: 200 });
   });
 });

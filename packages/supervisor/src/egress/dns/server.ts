@@ -1,6 +1,7 @@
 import { createSocket, type RemoteInfo, type Socket as UdpSocket } from "node:dgram";
 import { createServer, type Server, type Socket } from "node:net";
 import { normaliseHost } from "../host-name.ts";
+import type { LimitName } from "../limit-events.ts";
 import { DNS_MESSAGE_BYTES, DNS_TCP_CONNECTIONS, DNS_TCP_IDLE_MS, DNS_WAITING } from "../limits.ts";
 import type { TokenBucket } from "../rate.ts";
 import { formatAnswer, formatError, parseQuery, RCODE, TYPE } from "./codec.ts";
@@ -10,15 +11,17 @@ import type { NameTable } from "./names.ts";
 export class DnsServer implements AsyncDisposable {
   readonly #names: NameTable;
   readonly #rate: TokenBucket;
+  readonly #onLimit: (limit: LimitName) => void;
   readonly #connections = new Set<Socket>();
   readonly #waiting: { readonly message: Buffer; readonly peer: RemoteInfo }[] = [];
   #timer: NodeJS.Timeout | undefined;
   #udp: UdpSocket | undefined;
   #tcp: Server | undefined;
 
-  constructor(names: NameTable, rate: TokenBucket) {
+  constructor(names: NameTable, rate: TokenBucket, onLimit: (limit: LimitName) => void = () => {}) {
     this.#names = names;
     this.#rate = rate;
+    this.#onLimit = onLimit;
   }
 
   /** Takes over the two descriptors: bound UDP, listening TCP. */
@@ -46,6 +49,7 @@ export class DnsServer implements AsyncDisposable {
     while (this.#waiting.length > 0) {
       const pause = this.#rate.waitMs;
       if (pause > 0) {
+        this.#onLimit("dnsQueriesPerSecond");
         this.#timer = setTimeout(() => this.#answerWaiting(), pause);
         return;
       }
@@ -57,7 +61,10 @@ export class DnsServer implements AsyncDisposable {
 
   /** Undefined: no answer (not a query, or above the rate: the client asks again). */
   answer(message: Buffer): Buffer | undefined {
-    if (!this.#rate.take()) return undefined;
+    if (!this.#rate.take()) {
+      this.#onLimit("dnsQueriesPerSecond");
+      return undefined;
+    }
     const parsed = parseQuery(message);
     if (parsed.kind === "ignore") return undefined;
     if (parsed.kind === "error") return formatError(parsed.id, parsed.rcode);
@@ -66,7 +73,10 @@ export class DnsServer implements AsyncDisposable {
     const name = normaliseHost(question.name);
     if (name === undefined || question.type !== TYPE.a) return formatAnswer(question, RCODE.noError, undefined);
     const address = this.#names.addressOf(name);
-    if (address === undefined) return formatAnswer(question, RCODE.serverFailure, undefined);
+    if (address === undefined) {
+      this.#onLimit("dnsNames");
+      return formatAnswer(question, RCODE.serverFailure, undefined);
+    }
     const bytes = Buffer.alloc(4);
     bytes.writeUInt32BE(address);
     return formatAnswer(question, RCODE.noError, bytes);
@@ -75,6 +85,7 @@ export class DnsServer implements AsyncDisposable {
   #serve(socket: Socket): void {
     socket.on("error", () => socket.destroy());
     if (this.#connections.size >= DNS_TCP_CONNECTIONS) {
+      this.#onLimit("dnsConnections");
       socket.destroy();
       return;
     }

@@ -18,6 +18,7 @@ import { parseAddress } from "../address.ts";
 import { type CredentialSource, NO_CREDENTIALS } from "../credential-source.ts";
 import type { ConnectionEvent, EgressEvents, FindingEvent, RequestEvent } from "../events.ts";
 import { type ExecutableHasher, WorkerHasher } from "../hash.ts";
+import type { LimitEvent } from "../limit-events.ts";
 import { type GenerationInput, SandboxEgress, type SandboxEgressDeps } from "../sandbox-egress.ts";
 import { LeafMint } from "../tls/leaf.ts";
 import { TrustStore } from "../tls/trust.ts";
@@ -167,6 +168,10 @@ export class RecordedEvents implements EgressEvents {
   }
   finding(event: FindingEvent): void {
     this.findings.push(event);
+  }
+  readonly limits: LimitEvent[] = [];
+  limit(event: LimitEvent): void {
+    this.limits.push(event);
   }
 }
 
