@@ -1,10 +1,10 @@
-import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { once } from "node:events";
+import { basename } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { TestInternet } from "../../support/internet/index.ts";
-import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
+import { expectNoLeaks, type Inventory, runProcesses, takeInventory } from "../../support/leaks.ts";
 import { TestOpenShell } from "../../support/openshell.ts";
+import { OtherBuild } from "../../support/other-build.ts";
 
 let before: Inventory;
 let net: TestInternet;
@@ -22,6 +22,7 @@ afterAll(async () => {
 interface GatewayStatus {
   readonly status: string;
   readonly pid: number | null;
+  readonly version: string | null;
   readonly build: string | null;
   readonly auto_started: boolean | null;
   readonly running_sandboxes: number | null;
@@ -76,30 +77,71 @@ test("a gateway that was killed is replaced by the next command", async () => {
   expect((await statusOf(openshell)).pid).not.toBe(pid);
 });
 
-test("a gateway of another build is replaced, and its sandboxes go on", async () => {
-  const dist = resolve(import.meta.dirname, "../../../dist");
-  const [key] = readFileSync(join(dist, "stamp"), "utf8").split(" ");
-  const folder = mkdtempSync(join(tmpdir(), "openshell-build-"));
-  try {
-    for (const name of readdirSync(join(dist, key!))) {
-      if (name !== "compile-cache") cpSync(join(dist, key!, name), join(folder, name), { recursive: true });
-    }
-    const command = [process.execPath, join(folder, "cli.mjs")];
-    await using openshell = TestOpenShell.create(net);
-    await openshell.ok(["sandbox", "create", "--name", "dev", "--detach", "--", "sleep", "infinity"], {
-      timeoutMs: 60_000,
-    });
-    const old = await statusOf(openshell);
-    const options = { env: openshell.env, cwd: openshell.home.path(), timeoutMs: 60_000 };
-    const replaced = await net.run([...command, "sandbox", "exec", "dev", "--", "echo", "on"], options);
-    expect([replaced.exitCode, replaced.stdout]).toEqual([0, "on\n"]);
-    expect(replaced.stderr).toContain("replacing the running gateway");
-    const now = await statusOf(openshell);
-    expect(now.build).not.toBe(old.build);
-    expect(now.pid).not.toBe(old.pid);
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
-  }
+test("an upgrade and a downgrade: gateways are replaced and say so, hosts are adopted, sandboxes notice nothing", async () => {
+  await using openshell = TestOpenShell.create(net);
+  using next = new OtherBuild(openshell.home.folder, "0.2.0");
+  const options = { env: openshell.env, cwd: openshell.home.path(), timeoutMs: 60_000 };
+  const older = (...args: string[]) => openshell.run(args, options);
+  const newer = (...args: string[]) => net.run([...next.command, ...args], options);
+  // Pid, start time and program.
+  const hosts = () =>
+    runProcesses()
+      .map(({ description }) => description)
+      .filter((description) => description.includes("host.mjs"));
+  const until = "i=0; while [ ! -e ~/stop ]; do i=$((i + 1)); echo $i; sleep 0.05; done; exit 5";
+  // The first command starts the gateway, and stays attached through everything below.
+  const attached = openshell.spawn(["sandbox", "create", "--name", "dev", "--", "sh", "-c", until]);
+  const ended = once(attached, "exit");
+  let output = "";
+  attached.stdout!.on("data", (chunk: Buffer) => {
+    output += String(chunk);
+  });
+  const lines = () => output.split("\n").length - 1;
+  await expect.poll(lines, { timeout: 60_000 }).toBeGreaterThan(3);
+  const before = await statusOf(openshell);
+  const [host] = hosts();
+  const main = ["sandbox", "exec", "dev", "--", "sh", "-c", "pgrep -of 'while .* ~/stop'"];
+  const pid = (await older(...main)).stdout;
+  expect(pid).toMatch(/^\d+\n$/);
+
+  const upgraded = await newer(...main);
+  expect([upgraded.exitCode, upgraded.stdout]).toEqual([0, pid]);
+  const replacing = (version: string) =>
+    `openshell: replacing the running gateway (version ${version}, another build); sandboxes keep running\n`;
+  expect(upgraded.stderr).toBe(replacing("0.1.0"));
+  const status = JSON.parse((await newer("gateway", "status", "-o", "json")).stdout) as GatewayStatus;
+  expect(status).toMatchObject({
+    status: "running",
+    version: "0.2.0",
+    build: basename(next.folder),
+    auto_started: true,
+  });
+  expect(status.pid).not.toBe(before.pid);
+  // The host of the older build goes on under the newer gateway.
+  expect(hosts()).toEqual([host]);
+  const seen = lines();
+  await expect.poll(lines, { timeout: 20_000 }).toBeGreaterThan(seen + 3);
+  expect((await newer(...main)).stderr).toBe("");
+
+  const downgraded = await older(...main);
+  expect([downgraded.exitCode, downgraded.stdout, downgraded.stderr]).toEqual([0, pid, replacing("0.2.0")]);
+  expect(await statusOf(openshell)).toMatchObject({ version: "0.1.0", build: before.build });
+  expect(hosts()).toEqual([host]);
+  await openshell.ok(["sandbox", "exec", "dev", "--", "sh", "-c", "touch ~/stop"]);
+  expect((await ended)[0]).toBe(5);
+  expect(output).toBe(Array.from({ length: lines() }, (_, index) => `${index + 1}\n`).join(""));
+
+  // A host that the newer build started, under the older gateway.
+  await newer("sandbox", "create", "--name", "own", "--detach", "--", "sleep", "infinity");
+  const [first] = hosts();
+  process.kill(Number.parseInt(first!, 10), "SIGKILL");
+  const echo = ["sandbox", "exec", "own", "--", "echo", "on"];
+  await expect.poll(async () => (await newer(...echo)).stdout, { timeout: 20_000 }).toBe("on\n");
+  const young = hosts();
+  expect(young).toEqual([expect.stringContaining(next.folder)]);
+  const again = await older(...echo);
+  expect([again.exitCode, again.stdout, again.stderr]).toEqual([0, "on\n", replacing("0.2.0")]);
+  expect(hosts()).toEqual(young);
 });
 
 test.each(["SIGKILL", "SIGTERM"] as const)(
