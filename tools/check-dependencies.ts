@@ -37,6 +37,9 @@ export const pure: Readonly<Record<string, readonly string[]>> = {
 /** The files of `base` that pure packages may use, since they import nothing from Node themselves. */
 const pureBase = [
   "@openshell/base/escape.ts",
+  "@openshell/base/catalogue/api.ts",
+  "@openshell/base/catalogue/policies.ts",
+  "@openshell/base/catalogue/denials.ts",
   "@openshell/base/errors.ts",
   "@openshell/base/clock.ts",
   "@openshell/base/log-fields.ts",

@@ -1,6 +1,7 @@
 import { create, type DescMessage, type MessageShape } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
+import type { ErrorReason } from "@openshell/base/catalogue/api.ts";
 import { type ErrorDetails, gatherDetails } from "./error-details.ts";
 import {
   BadRequestSchema,
@@ -23,18 +24,7 @@ const MAX_VIOLATION_BYTES = 1536;
 /** Characters of a resource's name; longer ones are of no resource. */
 const MAX_RESOURCE_NAME = 256;
 
-/** The `ErrorInfo` reasons of the public API. Clients may branch on them, so the list only grows. */
-export type ErrorReason =
-  | "INVALID_ARGUMENT"
-  | "RESOURCE_VERSION_CONFLICT"
-  | "PROFILE_SOURCE_UNAVAILABLE"
-  | "MUTATION_LOCK_TIMEOUT"
-  | "REQUEST_ID_PAYLOAD_MISMATCH"
-  | "REQUEST_OUTCOME_UNCERTAIN"
-  | "REQUEST_REPLAY_UNAVAILABLE"
-  | "REQUEST_STREAM_UNAVAILABLE"
-  | "CONFIG_OPERATION_STORAGE_UNCERTAIN"
-  | "GATEWAY_NOT_READY";
+export type { ErrorReason } from "@openshell/base/catalogue/api.ts";
 
 /** Parts of an {@link ApiError} beside code and message. */
 export interface ApiErrorOptions {

@@ -1,3 +1,5 @@
+import type { RuntimeErrorCode } from "./catalogue/runtime.ts";
+
 /**
  * The one error family of the project.
  *
@@ -5,12 +7,16 @@
  * the library or kernel below; it is for logs at debug level and never shown to a client. No secret may appear in any field.
  */
 export class RuntimeError extends Error {
-  /** Stable, lower_snake_case, greppable; part of the public contract (docs list them). */
-  readonly code: string;
+  /** Stable; its meaning is in the catalogue, and in docs/errors.md. */
+  readonly code: RuntimeErrorCode;
   /** What the reader can do about it: one sentence, imperative. Empty when there is nothing to do. */
   readonly next: string;
 
-  constructor(code: string, message: string, options: { readonly next?: string; readonly cause?: unknown } = {}) {
+  constructor(
+    code: RuntimeErrorCode,
+    message: string,
+    options: { readonly next?: string; readonly cause?: unknown } = {},
+  ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.name = "RuntimeError";
     this.code = code;

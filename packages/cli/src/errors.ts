@@ -1,6 +1,7 @@
+import { CALL_CODES, type CallCode } from "@openshell/base/catalogue/calls.ts";
 import type { RuntimeError } from "@openshell/base/errors.ts";
 import { escapeUntrusted } from "@openshell/base/escape.ts";
-import { type RpcCode, RpcError } from "./transport/rpc-error.ts";
+import { RpcError } from "./transport/rpc-error.ts";
 
 /** Exit statuses of the command line (the rest are the sandboxed command's own). */
 export const EXIT = {
@@ -25,6 +26,8 @@ export class CliError extends Error {
   readonly exitCode: number;
   /** Single problems behind the message, one a line. */
   readonly details: readonly string[];
+  /** Stable code of the catalogue; empty where the exit status says all. */
+  readonly code: string;
 
   constructor(
     message: string,
@@ -32,6 +35,7 @@ export class CliError extends Error {
       readonly next?: string | readonly string[];
       readonly exitCode?: number;
       readonly details?: readonly string[];
+      readonly code?: string;
       readonly cause?: unknown;
     } = {},
   ) {
@@ -40,6 +44,7 @@ export class CliError extends Error {
     this.next = typeof options.next === "string" ? [options.next] : (options.next ?? []);
     this.exitCode = options.exitCode ?? EXIT.failure;
     this.details = options.details ?? [];
+    this.code = options.code ?? codeOf(options.cause);
   }
 
   /** By name: the bundles of the command line each have a copy of this class. */
@@ -48,22 +53,28 @@ export class CliError extends Error {
   }
 }
 
+/** The catalogue's code of an error, empty for one that has none. */
+function codeOf(error: unknown): string {
+  if (error instanceof RpcError) return error.reason === "" ? error.code : error.reason;
+  return isRuntimeError(error) ? error.code : "";
+}
+
 /** Wrong use of a command: exit status 2. */
 export function usageError(message: string, next: string): CliError {
   return new CliError(message, { next, exitCode: EXIT.usage });
 }
 
-/** What helps with a status when the server itself said nothing. */
-const NEXT_BY_CODE: Readonly<Partial<Record<RpcCode, string>>> = {
-  unauthenticated: "Run `openshell gateway login`, or choose another gateway with --gateway",
-  permission_denied: "Ask an administrator of the gateway for the role or scope, or use another workspace",
-  unimplemented: "The gateway's version does not offer this; compare `openshell status` with `openshell --version`",
-  unavailable: "Run `openshell status`, and try again",
-  deadline_exceeded: "Run `openshell status`; the request may have taken effect",
-  resource_exhausted: "Try again later, or remove what is no longer needed",
-  aborted: "Try again: somebody changed it at the same time",
-  internal: "The gateway's log has the cause; `openshell status` says where it is",
-};
+/** Codes whose next step in the catalogue says more than nothing when the server itself named none. */
+const HELPFUL: ReadonlySet<CallCode> = new Set([
+  "unauthenticated",
+  "permission_denied",
+  "unimplemented",
+  "unavailable",
+  "deadline_exceeded",
+  "resource_exhausted",
+  "aborted",
+  "internal",
+]);
 
 /** Commands that list resources, by kind. */
 const LISTS: Readonly<Record<string, string>> = {
@@ -81,7 +92,8 @@ function isRuntimeError(error: unknown): error is RuntimeError {
 export function toCliError(error: unknown): CliError {
   if (error instanceof CliError) return error;
   if (error instanceof RpcError) return fromRpc(error);
-  if (isRuntimeError(error)) return new CliError(error.message, { next: error.next === "" ? [] : error.next });
+  if (isRuntimeError(error))
+    return new CliError(error.message, { next: error.next === "" ? [] : error.next, code: error.code });
   const message = error instanceof Error ? error.message : String(error);
   return new CliError(message, { cause: error });
 }
@@ -104,7 +116,7 @@ function fromRpc(error: RpcError): CliError {
     });
   }
   // The gateway puts its own next step behind the message; only a bare message gets ours.
-  const fallback = NEXT_BY_CODE[error.code];
+  const fallback = HELPFUL.has(error.code) ? CALL_CODES[error.code][1] : undefined;
   const hasNext = /[.!?] [A-Z`]/.test(error.message);
   const message = repeated && more.length > 0 ? `${violations.length} fields of the request are wrong` : error.message;
   return new CliError(escapeUntrusted(message, 2048), {
@@ -120,5 +132,6 @@ export function errorLines(error: CliError, bold: (text: string) => string = (te
     `${bold("error:")} ${error.message}`,
     ...error.details.map((detail) => `  - ${detail}`),
     ...error.next.map((next) => `  ${bold("next:")} ${next}`),
+    ...(error.code === "" ? [] : [`  ${bold("code:")} ${escapeUntrusted(error.code, 64)}`]),
   ];
 }

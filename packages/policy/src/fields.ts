@@ -1,3 +1,4 @@
+import type { PolicyProblem } from "@openshell/base/catalogue/policies.ts";
 /** Reading typed fields out of a document tree; every mistake is recorded, none ends the reading. */
 import type { Tree } from "./document.ts";
 import { PolicyLimit } from "./limits.ts";
@@ -6,7 +7,7 @@ import { indexPath, keyPath, nearest, type Violation } from "./violation.ts";
 export class Report {
   readonly violations: Violation[] = [];
 
-  add(path: string, code: string, message: string, next: string): void {
+  add(path: string, code: PolicyProblem, message: string, next: string): void {
     if (this.violations.length < PolicyLimit.violations) this.violations.push({ code, message, next, path });
   }
 }

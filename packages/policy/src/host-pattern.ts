@@ -1,3 +1,4 @@
+import type { PolicyProblem } from "@openshell/base/catalogue/policies.ts";
 /**
  * Host patterns of endpoints: an exact name or address; `*` inside or as the first label; `*` as a whole later label;
  * `**` as the whole first label, for one or more labels. Case does not count. A pattern never covers an address.
@@ -10,7 +11,7 @@ export function isHostPattern(host: string): boolean {
 }
 
 /** Why a host is no valid selector, as a violation code with the rest of the sentence, or undefined. */
-export function hostProblem(host: string): { readonly code: string; readonly message: string } | undefined {
+export function hostProblem(host: string): { readonly code: PolicyProblem; readonly message: string } | undefined {
   if (!isHostPattern(host)) return undefined;
   const labels = host.split(".");
   const first = labels[0] as string;

@@ -1,3 +1,4 @@
+import type { PolicyProblem } from "@openshell/base/catalogue/policies.ts";
 /** The meaning of one endpoint: which keys go together, for which protocol. */
 import { unknownProtocol } from "./decode-endpoint.ts";
 import type { Report } from "./fields.ts";
@@ -34,7 +35,7 @@ export function l7(context: EndpointContext, key: string, message: string, next:
   context.report.add(at, "invalid_l7_endpoint", sentence(context, message), next);
 }
 
-export function warn(context: EndpointContext, key: string, code: string, message: string, next: string): void {
+export function warn(context: EndpointContext, key: string, code: PolicyProblem, message: string, next: string): void {
   const at = key === "" ? context.path : keyPath(context.path, key);
   context.warnings.add(at, code, sentence(context, message), next);
 }
@@ -47,7 +48,7 @@ function validateHost(context: EndpointContext): void {
   const { endpoint, report, path } = context;
   const { host } = endpoint;
   const at = keyPath(path, "host");
-  const add = (code: string, message: string, next: string): void => {
+  const add = (code: PolicyProblem, message: string, next: string): void => {
     report.add(at, code, `network policy '${context.rule}': ${message}`, next);
   };
   if (host.trim() === "") {

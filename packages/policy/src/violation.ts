@@ -1,8 +1,10 @@
+import type { PolicyProblem } from "@openshell/base/catalogue/policies.ts";
+
 /** What is wrong with a policy, in a form for people, editors and the wire. */
 
 export interface Violation {
-  /** Stable, lower_snake_case. */
-  readonly code: string;
+  /** Stable; its meaning is in the catalogue. */
+  readonly code: PolicyProblem;
   /** What is wrong. */
   readonly message: string;
   /** What to do about it, imperative. */

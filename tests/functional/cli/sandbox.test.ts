@@ -76,7 +76,7 @@ test("exec: streams, status, folder, variables, input, limit", async () => {
   const unknown = await openshell.run(["sandbox", "exec", "nobody", "--", "true"]);
   expect(unknown.exitCode).toBe(1);
   expect(unknown.stderr).toBe(
-    'error: sandbox "nobody" does not exist\n  next: `openshell sandbox list` shows what there is\n',
+    'error: sandbox "nobody" does not exist\n  next: `openshell sandbox list` shows what there is\n  code: not_found\n',
   );
 });
 

@@ -117,13 +117,13 @@ test("errors of the gateway are shown with every violation, escaped, and a next 
   expect(await run(["sandbox", "list"])).toEqual({
     code: 1,
     stdout: "",
-    stderr: "error: busy \\x1b[31m\n  next: Run `openshell status`, and try again\n",
+    stderr: "error: busy \\x1b[31m\n  next: Run `openshell status`, and try again\n  code: unavailable\n",
   });
   gateway.answers.set("ListSandboxes", {
     error: { code: "not_found", message: 'no workspace "x". Create it first' },
     status: 404,
   });
-  expect((await run(["sandbox", "list"])).stderr).toBe('error: no workspace "x". Create it first\n');
+  expect((await run(["sandbox", "list"])).stderr).toBe('error: no workspace "x". Create it first\n  code: not_found\n');
 });
 
 test("provider create sends values and never prints them", async () => {
@@ -348,7 +348,10 @@ test("what a sandbox is made of travels as the gateway reads it", async () => {
     "ls",
     "-l",
   ];
-  expect(await run([...argv, ...more], { cwd: "/home/me" })).toMatchObject({ code: 1, stderr: "error: stop here\n" });
+  expect(await run([...argv, ...more], { cwd: "/home/me" })).toMatchObject({
+    code: 1,
+    stderr: "error: stop here\n  code: invalid_argument\n",
+  });
   expect(lastCall("CreateSandbox")).toMatchObject({
     labels: { l: "v" },
     awaitMainProcessAttachment: true,

@@ -143,7 +143,7 @@ test("a refusal names the option instead of a number", async () => {
   expect(await update("--remove-rule", "api", "--remove-rule", "gone")).toEqual({
     code: 1,
     stdout: "",
-    stderr: "error: --remove-rule gone: there is no rule 'gone'. Name one of: api\n",
+    stderr: "error: --remove-rule gone: there is no rule 'gone'. Name one of: api\n  code: failed_precondition\n",
   });
 });
 

@@ -75,7 +75,11 @@ test("an attachment that fails is an error, and the sandbox is removed all the s
       { ":status": 200, "content-type": "application/grpc", "grpc-status": "9", "grpc-message": "it does not run" },
       { endStream: true },
     );
-  expect(await run(["--", "x"])).toMatchObject({ code: 1, stdout: "", stderr: "error: it does not run\n" });
+  expect(await run(["--", "x"])).toMatchObject({
+    code: 1,
+    stdout: "",
+    stderr: "error: it does not run\n  code: failed_precondition\n",
+  });
   expect(methods()).toEqual(["CreateSandbox", "DeleteSandbox"]);
 });
 

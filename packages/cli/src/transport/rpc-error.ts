@@ -1,43 +1,11 @@
+import { CALL_CODES, type CallCode } from "@openshell/base/catalogue/calls.ts";
 import { ProtoReader } from "./proto-wire.ts";
 
 /** Status codes as the Connect protocol names them (gRPC's, in lower snake case). */
-export type RpcCode =
-  | "canceled"
-  | "unknown"
-  | "invalid_argument"
-  | "deadline_exceeded"
-  | "not_found"
-  | "already_exists"
-  | "permission_denied"
-  | "resource_exhausted"
-  | "failed_precondition"
-  | "aborted"
-  | "out_of_range"
-  | "unimplemented"
-  | "internal"
-  | "unavailable"
-  | "data_loss"
-  | "unauthenticated";
+export type RpcCode = CallCode;
 
 /** By gRPC number, from 1. */
-const CODES: readonly RpcCode[] = [
-  "canceled",
-  "unknown",
-  "invalid_argument",
-  "deadline_exceeded",
-  "not_found",
-  "already_exists",
-  "permission_denied",
-  "resource_exhausted",
-  "failed_precondition",
-  "aborted",
-  "out_of_range",
-  "unimplemented",
-  "internal",
-  "unavailable",
-  "data_loss",
-  "unauthenticated",
-];
+const CODES = Object.keys(CALL_CODES) as readonly RpcCode[];
 
 export function codeFromNumber(number: number): RpcCode {
   return CODES[number - 1] ?? "unknown";

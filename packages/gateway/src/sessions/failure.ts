@@ -1,10 +1,15 @@
 import { create } from "@bufbuild/protobuf";
 import { type Failure, FailureSchema } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { escapeUntrusted, RuntimeError } from "@openshell/base";
+import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
 import { MAX_FAILURE_TEXT } from "./limits.ts";
 
 /** A failure as the protocol carries it. */
-export function failure(code: string, message: string, options: { next?: string; retryable?: boolean } = {}): Failure {
+export function failure(
+  code: RuntimeErrorCode,
+  message: string,
+  options: { next?: string; retryable?: boolean } = {},
+): Failure {
   return create(FailureSchema, {
     code,
     message: message.slice(0, MAX_FAILURE_TEXT),
@@ -24,7 +29,7 @@ export function failureText(value: Failure | undefined): string {
 export class SessionRefused extends RuntimeError {
   readonly failure: Failure;
 
-  constructor(code: string, message: string, options: { next?: string; retryable?: boolean } = {}) {
+  constructor(code: RuntimeErrorCode, message: string, options: { next?: string; retryable?: boolean } = {}) {
     super(code, message, options.next === undefined ? {} : { next: options.next });
     this.failure = failure(code, message, options);
   }

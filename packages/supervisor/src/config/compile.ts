@@ -2,6 +2,7 @@ import type {
   ProviderEnvironment,
   SandboxConfig,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
 import type { CompiledPolicy } from "@openshell/policy";
 import type { CredentialSource } from "../egress/credential-source.ts";
 
@@ -15,7 +16,7 @@ export interface CompiledConfiguration {
 
 export type CompileResult =
   | { readonly ok: true; readonly configuration: CompiledConfiguration }
-  | { readonly ok: false; readonly code: string; readonly message: string; readonly next: string };
+  | { readonly ok: false; readonly code: RuntimeErrorCode; readonly message: string; readonly next: string };
 
 /** Compiles a delivered pair. Never throws for bad input: what cannot be enforced is a result, and nothing of it is active. */
 export type ConfigurationCompiler = (config: SandboxConfig, environment: ProviderEnvironment) => Promise<CompileResult>;

@@ -1,6 +1,7 @@
 import { RuntimeError } from "@openshell/base";
 import type { RequestDenied } from "@openshell/policy/decision.ts";
 import { connectionBody, type ErrorBody, requestBody } from "./denial.ts";
+import type { DenialCode } from "./denial-code.ts";
 import type { DecidingEngine } from "./events.ts";
 import { type Authority, formatAuthority } from "./host-name.ts";
 import { HttpParseError, type RequestHead } from "./http1/head.ts";
@@ -11,7 +12,7 @@ export interface Answer {
   readonly status: number;
   readonly body: ErrorBody;
   readonly engine: DecidingEngine;
-  readonly code: string;
+  readonly code: DenialCode;
   readonly reason: string;
   readonly next: string;
   readonly policy: string;
@@ -20,7 +21,7 @@ export interface Answer {
 }
 
 /** A request that cannot be understood or does not belong here. */
-export function invalid(code: string, reason: string, next: string, policy = ""): Answer {
+export function invalid(code: DenialCode, reason: string, next: string, policy = ""): Answer {
   const body = { error: code, detail: reason, next };
   return { status: 400, engine: "http-parser", code, reason, next, policy, keep: false, body };
 }
@@ -81,7 +82,7 @@ export function authorityMismatch(expected: Authority, policy: string): Answer {
 /** A credential cannot be put in, or must not. */
 export function credentialRefused(
   status: number,
-  code: string,
+  code: DenialCode,
   reason: string,
   next: string,
   policy: string,

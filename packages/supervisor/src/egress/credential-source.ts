@@ -5,6 +5,7 @@ import {
   redactPlaceholders,
   type UsedCredential,
 } from "@openshell/credentials";
+import type { DenialCode } from "./denial-code.ts";
 import { Fields } from "./http1/fields.ts";
 
 /** What the data path asks about credentials. The answers of one object come from one generation. */
@@ -53,7 +54,7 @@ export type CredentialResult =
       readonly kind: "denied";
       readonly status: number;
       /** credential_endpoint_mismatch | credential_unavailable | … */
-      readonly code: string;
+      readonly code: DenialCode;
       /** Without secrets and without key names. */
       readonly message: string;
       readonly next: string;

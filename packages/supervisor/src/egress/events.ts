@@ -1,3 +1,4 @@
+import type { DenialCode } from "./denial-code.ts";
 import type { Owner } from "./identify.ts";
 import type { LimitEvent } from "./limit-events.ts";
 
@@ -35,7 +36,7 @@ export interface ConnectionEvent {
   readonly policy: string;
   readonly engine: DecidingEngine;
   /** Stable code of a denial or failure, else empty. */
-  readonly code: string;
+  readonly code: DenialCode | "";
   readonly reason: string;
   readonly next: string;
   readonly generation: number;
@@ -54,7 +55,7 @@ export interface RequestEvent {
   readonly owners: readonly Owner[];
   readonly policy: string;
   readonly engine: DecidingEngine;
-  readonly code: string;
+  readonly code: DenialCode | "";
   readonly reason: string;
   readonly next: string;
   /** Of the response that the client got; 0 when there was none. */

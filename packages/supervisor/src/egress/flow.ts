@@ -4,6 +4,7 @@ import type { SocketPair } from "@openshell/boundary";
 import { Channel } from "./channel.ts";
 import type { EgressContext } from "./context.ts";
 import { connectionBody, type ErrorBody, formatError } from "./denial.ts";
+import type { DenialCode } from "./denial-code.ts";
 import type { ConnectionEvent, Origin } from "./events.ts";
 import { finding } from "./findings.ts";
 import type { Generation, Subject } from "./generation.ts";
@@ -506,7 +507,7 @@ export class Flow implements Subject, SessionFlow {
     });
   }
 
-  #reportFailure(target: Target, engine: ConnectionEvent["engine"], code: string, error: unknown): void {
+  #reportFailure(target: Target, engine: ConnectionEvent["engine"], code: DenialCode, error: unknown): void {
     const { message, next } = error as RuntimeError;
     this.#report(this.#context.generations.current, "failed", target, {
       status: 502,

@@ -1,6 +1,7 @@
 import { RuntimeError } from "@openshell/base";
 import type { ConnectionAllowed, Denied } from "@openshell/policy/decision.ts";
 import type { AddressBytes } from "./address.ts";
+import type { DenialCode } from "./denial-code.ts";
 import { checkDestination } from "./destination.ts";
 import type { DecidingEngine } from "./events.ts";
 import type { Generation } from "./generation.ts";
@@ -20,7 +21,7 @@ export interface Refusal {
   readonly status: number;
   readonly engine: DecidingEngine;
   /** Stable `error` of the body. */
-  readonly code: string;
+  readonly code: DenialCode;
   /** Of a destination check: which one, in the reference's words. */
   readonly kind: string;
   readonly reason: string;

@@ -12,6 +12,7 @@ import {
   type WorkloadLayout,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, LogField, RuntimeError } from "@openshell/base";
+import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
 import type { Boundary, IsolationLayer, Restrictions } from "@openshell/boundary";
 import type { FilesystemRules } from "@openshell/boundary/local/compile/landlock.ts";
 import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
@@ -290,7 +291,12 @@ function applied(revision: string): ComponentResult {
   return create(ComponentResultSchema, { outcome: ConfigApplyOutcome.APPLIED, appliedRevision: revision });
 }
 
-function failedResult(outcome: ConfigApplyOutcome, code: string, message: string, next: string): ComponentResult {
+function failedResult(
+  outcome: ConfigApplyOutcome,
+  code: RuntimeErrorCode,
+  message: string,
+  next: string,
+): ComponentResult {
   return create(ComponentResultSchema, {
     outcome,
     failure: create(FailureSchema, { code, message: message.slice(0, 1_024), next }),
