@@ -4,7 +4,13 @@ import { defineConfig } from "vitest/config";
 export default defineConfig({
   test: {
     projects: [
-      { test: { name: "unit", include: ["packages/*/src/**/*.test.ts", "tools/**/*.test.ts"], testTimeout: 10_000 } },
+      {
+        test: {
+          name: "unit",
+          include: ["packages/*/src/**/*.test.ts", "tools/**/*.test.ts", "bench/**/*.test.ts"],
+          testTimeout: 10_000,
+        },
+      },
       {
         test: { name: "launcher", include: ["tests/functional/launcher/**/*.test.ts"], testTimeout: 180_000 },
       },

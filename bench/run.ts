@@ -6,6 +6,7 @@ import { parseArgs } from "node:util";
 import { TestGateway } from "../tests/support/api.ts";
 import { enterCommand, insideTestNetwork } from "../tests/support/enter.ts";
 import { TestInternet } from "../tests/support/internet/index.ts";
+import { report } from "./report/main.ts";
 import { churn } from "./suites/churn.ts";
 import { create } from "./suites/create.ts";
 import { egress } from "./suites/egress.ts";
@@ -21,6 +22,7 @@ import { Build, type Stage } from "./support/stage.ts";
  * Measures the product against its budgets, each figure beside a point of reference of the same run.
  *
  *     npm run bench [-- NAME…] [--json FILE] [--seconds N] [--sandboxes N]
+ *     npm run bench -- report [--out FILE]
  *
  * NAME: create, exec, egress, policy, gateway, rpc, idle, churn; all by default. --sandboxes: of each round of churn. Everything runs in a test internet, in a home of its own and on a
  * copy of the build; only the results stay: one line of JSON appended to FILE, by default a file of its own in bench/results/local.
@@ -39,7 +41,7 @@ const ALONE: ReadonlySet<string> = new Set(["idle", "churn"]);
 
 function usage(text: string): never {
   console.error(
-    `${text}\nusage: npm run bench [-- NAME…] [--json FILE] [--seconds N] [--sandboxes N]\nNAME: ${Object.keys(SUITES).join(", ")}`,
+    `${text}\nusage: npm run bench [-- NAME…] [--json FILE] [--seconds N] [--sandboxes N]\n       npm run bench -- report [--out FILE]\nNAME: ${Object.keys(SUITES).join(", ")}`,
   );
   process.exit(2);
 }
@@ -47,8 +49,18 @@ function usage(text: string): never {
 async function main(): Promise<number> {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
-    options: { json: { type: "string" }, seconds: { type: "string" }, sandboxes: { type: "string" } },
+    options: {
+      json: { type: "string" },
+      out: { type: "string" },
+      seconds: { type: "string" },
+      sandboxes: { type: "string" },
+    },
   });
+  if (positionals[0] === "report") {
+    if (positionals.length > 1) usage("report stands alone");
+    report(values.out === undefined ? undefined : resolve(values.out));
+    return 0;
+  }
   const names = (positionals.length === 0 ? Object.keys(SUITES) : positionals) as SuiteName[];
   for (const name of names) if (!Object.hasOwn(SUITES, name)) usage(`there is no benchmark ${JSON.stringify(name)}`);
   const seconds = Number(values.seconds ?? DEFAULT_SECONDS);

@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { appendFileSync, mkdirSync, readFileSync } from "node:fs";
+import { appendFileSync, mkdirSync } from "node:fs";
 import { availableParallelism, cpus, loadavg, release, totalmem } from "node:os";
 import { dirname, resolve } from "node:path";
 
@@ -13,6 +13,8 @@ export interface Result {
   readonly reference?: { readonly what: string; readonly value: number };
   /** The budget (docs/performance.md), in words. */
   readonly budget?: string;
+  /** The same in the figure's unit, as it was for this run: some budgets depend on the point of reference. */
+  readonly limit?: { readonly atMost?: number; readonly atLeast?: number };
   /** Whether the budget is met; absent where there is none. */
   readonly met?: boolean;
   /**
@@ -42,7 +44,9 @@ export function judge(figure: Omit<Result, "budget" | "met" | "metScaled">, budg
     budget.reference === undefined || figure.reference === undefined
       ? {}
       : { metScaled: holds(figure.reference.value / budget.reference) };
-  return { ...figure, budget: budget.text, met: holds(1), ...scaled };
+  const { atMost, atLeast } = budget;
+  const limit = { ...(atMost === undefined ? {} : { atMost }), ...(atLeast === undefined ? {} : { atLeast }) };
+  return { ...figure, budget: budget.text, limit, met: holds(1), ...scaled };
 }
 
 export function verdict({ met, metScaled }: Result): string {
@@ -93,6 +97,7 @@ export interface Machine {
   readonly kernel: string;
   readonly node: string;
   readonly mode: "root" | "user";
+  /** Followed by `+` when what is built had further changes. */
   readonly commit: string;
   /** Load average of the last minute when the run began: above the number of cores, times are the machine's. */
   readonly load: number;
@@ -111,10 +116,15 @@ export function machine(): Machine {
   };
 }
 
+/** What the build is made of. */
+const BUILT = ["openshell", "package-lock.json", "packages", "proto", "native", "tools"];
+
 function commit(): string {
   try {
     const root = resolve(import.meta.dirname, "../..");
-    return execFileSync("git", ["rev-parse", "--short", "HEAD"], { cwd: root, encoding: "utf8" }).trim();
+    const git = (...args: string[]): string => execFileSync("git", args, { cwd: root, encoding: "utf8" }).trim();
+    const changed = git("status", "--porcelain", "--", ...BUILT) !== "";
+    return `${git("rev-parse", "--short", "HEAD")}${changed ? "+" : ""}`;
   } catch {
     return "unknown";
   }
@@ -134,12 +144,4 @@ export function append(path: string, history: History): void {
   const short = (key: string, value: unknown): unknown =>
     typeof value === "number" && key !== "seconds" ? Number(value.toPrecision(4)) : value;
   appendFileSync(path, `${JSON.stringify(history, short)}\n`);
-}
-
-/** The runs of a file, oldest first. */
-export function read(path: string): readonly History[] {
-  return readFileSync(path, "utf8")
-    .split("\n")
-    .filter(Boolean)
-    .map((text) => JSON.parse(text) as History);
 }
