@@ -114,7 +114,11 @@ export function saveImage(
   mkdirSync(folder);
   const names = layers.map((layer, index) => {
     mkdirSync(join(folder, `layer${index}`));
-    packRootFs(layer, join(folder, `layer${index}`, "layer.tar"), ...(index === 0 ? ["--gzip"] : []));
+    packRootFs(
+      layer,
+      join(folder, `layer${index}`, "layer.tar"),
+      ...(index === 0 ? ["--use-compress-program=gzip -1"] : []),
+    );
     return `layer${index}/layer.tar`;
   });
   writeFileSync(join(folder, "config.json"), JSON.stringify({ architecture: "amd64", os: "linux", config }));

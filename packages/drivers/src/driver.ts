@@ -179,6 +179,14 @@ export type DriverEvent =
       readonly generation: bigint;
       readonly usedBytes: number;
       readonly limitBytes: number;
+    }
+  /** Its processes met a limit, `times` since the event before: forks were refused, or a process was killed for memory. It runs on. */
+  | {
+      readonly kind: "limit";
+      readonly sandboxId: string;
+      readonly generation: bigint;
+      readonly limit: "processes" | "memory";
+      readonly times: number;
     };
 
 /** Stable codes of `DriverError`. */

@@ -35,7 +35,7 @@ beforeAll(async () => {
   folder = openshell.home.path("root");
   makeRootFs(folder);
   archive = openshell.home.path("root.tar.gz");
-  packRootFs(folder, archive, "--gzip");
+  packRootFs(folder, archive, "--use-compress-program=gzip -1");
   // The first command starts the gateway, which the others find.
   await openshell.ok(["run", "--", "true"], { timeoutMs: 60_000 });
 });

@@ -47,6 +47,7 @@ import {
   shortId,
 } from "./launch.ts";
 import { launchFailed } from "./launch-error.ts";
+import { LimitWatch } from "./limit-watch.ts";
 import { isAlive, type ProcessTable, recordOf, systemProcessTable } from "./process-table.ts";
 import {
   checkId,
@@ -160,6 +161,7 @@ class LocalDriver implements ComputeDriver {
   readonly #with: Resources;
   readonly #watch: InitWatch;
   readonly #disk: DiskWatch;
+  readonly #limits: LimitWatch;
   readonly #trust = new TrustCache();
 
   constructor(options: LocalDriverOptions, resources: Resources) {
@@ -174,6 +176,9 @@ class LocalDriver implements ComputeDriver {
         this.#watch.report({ kind: "disk_limit", sandboxId, generation, usedBytes, limitBytes }),
       ...(options.measure === undefined ? {} : { measure: options.measure }),
     });
+    this.#limits = new LimitWatch(resources.clock, ({ sandboxId, generation }, limit, times) =>
+      this.#watch.report({ kind: "limit", sandboxId, generation, limit, times }),
+    );
     this.capabilities = {
       driverName: this.name,
       driverVersion: DRIVER_VERSION,
@@ -261,6 +266,7 @@ class LocalDriver implements ComputeDriver {
 
   /** Sandboxes live on; only watching ends. */
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#limits[Symbol.asyncDispose]();
     await this.#watch[Symbol.asyncDispose]();
     await this.#disk[Symbol.asyncDispose]();
     await this.#with.images[Symbol.asyncDispose]();
@@ -415,6 +421,8 @@ class LocalDriver implements ComputeDriver {
     this.#watch.add(sandboxId, generation, record);
     const own = [folders.home(sandboxId), join(folders.overlay(sandboxId), "upper"), folders.work(sandboxId)];
     this.#disk.add({ sandboxId, generation, folders: own });
+    const cgroups = existingCgroups(this.#cgroupName(sandboxId), this.#with.cgroups);
+    this.#limits.add({ sandboxId, generation, folders: cgroups });
   }
 
   /** Ends whatever runs of this sandbox, recorded or not, and removes its cgroups and socket. */
@@ -422,6 +430,7 @@ class LocalDriver implements ComputeDriver {
     const { clock, folders, processes } = this.#with;
     this.#watch.remove(launched.sandboxId);
     this.#disk.remove(launched.sandboxId);
+    this.#limits.remove(launched.sandboxId);
     const cgroups = [
       ...new Set([...launched.cgroups, ...existingCgroups(this.#cgroupName(launched.sandboxId), this.#with.cgroups)]),
     ];

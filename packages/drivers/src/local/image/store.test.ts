@@ -85,6 +85,17 @@ describe("ImageStore", () => {
     await second.store[Symbol.asyncDispose]();
   });
 
+  it("unpacks again when somebody cleared the folder", async () => {
+    const { state, store } = await open();
+    const { digest } = await store.acquire(archive, wanted);
+    rmSync(join(images(), digest), { recursive: true });
+    expect(() => store.get(digest)).toThrow(/is gone/);
+    await store.sweep();
+    expect((await store.acquire(archive, wanted)).digest).toBe(digest);
+    expect([names(), state.unpacked]).toEqual([[digest], 2]);
+    await store[Symbol.asyncDispose]();
+  });
+
   it("removes an image when nobody used it for its time, not while it is held or used", async () => {
     const { pass, store, used } = await open();
     const held = await store.acquire(archive, wanted);

@@ -1,5 +1,6 @@
 import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
+import { existsSync } from "node:fs";
 import { mkdir, readdir, readFile, rename, stat, utimes } from "node:fs/promises";
 import { join } from "node:path";
 import { type Clock, escapeUntrusted, systemCode } from "@openshell/base";
@@ -108,7 +109,7 @@ export class ImageStore implements AsyncDisposable {
   async acquire(archive: string, keepGoing: KeepGoing): Promise<StoredImage & AsyncDisposable> {
     const key = await fingerprint(archive);
     const known = [...this.#records.values()].find(({ sources }) => sources.includes(key));
-    if (known !== undefined) return this.#held(known);
+    if (known !== undefined && this.#present(known.digest)) return this.#held(known);
     const flight = this.#flights.get(key) ?? this.#start(key, archive);
     flight.waiting.add(keepGoing);
     try {
@@ -121,7 +122,7 @@ export class ImageStore implements AsyncDisposable {
 
   /** An image that a sandbox was created from. Throws `image_unavailable` when it is gone. */
   get(digest: string): StoredImage {
-    const record = this.#records.get(digest);
+    const record = this.#present(digest);
     if (record === undefined) {
       throw new DriverError("image_unavailable", `the sandbox's image ${digest.slice(0, 12)} is gone`, {
         next: "Delete the sandbox and create it again from its archive",
@@ -139,6 +140,7 @@ export class ImageStore implements AsyncDisposable {
     for (const digest of [...this.#records.keys()]) {
       if (this.#pinned.has(digest)) continue;
       const file = join(folder, digest, "image.json");
+      if (this.#present(digest) === undefined) continue;
       if (inUse.has(digest)) {
         // The time of the file says when it was last seen in use.
         await utimes(file, clock.now() / 1000, clock.now() / 1000);
@@ -228,7 +230,7 @@ export class ImageStore implements AsyncDisposable {
   /** Gives a complete image its name; one that is there already is the same. */
   async #keep(digest: string, config: ImageConfig, source: string, at: string): Promise<StoredImage> {
     const { folder } = this.#options;
-    const before = this.#records.get(digest);
+    const before = this.#present(digest);
     const record: ImageRecord = {
       version: 1,
       digest,
@@ -276,6 +278,12 @@ export class ImageStore implements AsyncDisposable {
         else this.#pinned.delete(digest);
       },
     };
+  }
+
+  /** The record of an image whose files are still there: somebody may have cleared the folder. */
+  #present(digest: string): ImageRecord | undefined {
+    if (!existsSync(join(this.#options.folder, digest, "image.json"))) this.#records.delete(digest);
+    return this.#records.get(digest);
   }
 
   #image({ digest, config }: ImageRecord): StoredImage {
