@@ -1,7 +1,7 @@
 import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { TestInternet } from "../../support/internet/internet.ts";
+import { TestInternet } from "../../support/internet/index.ts";
 import { inMode, mode } from "../../support/mode.ts";
 import { TestOpenShell } from "../../support/openshell.ts";
 
@@ -88,8 +88,7 @@ describe("a sandbox's isolation report", () => {
     expect(lines.filter((line) => line.includes("isolation layer"))).toHaveLength(reduced ? 1 : 0);
   });
   test("is made anew by the next start, whatever the agent left in its home", async () => {
-    const spoil =
-      "mkdir -p bin; for p in probe openshell-init sh; do echo 'echo 0' >bin/$p; chmod +x bin/$p; done";
+    const spoil = "mkdir -p bin; for p in probe openshell-init sh; do echo 'echo 0' >bin/$p; chmod +x bin/$p; done";
     await openshell.ok([
       "sandbox",
       "exec",

@@ -194,7 +194,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       void deps.inspectionCas
         .of(DEFAULT_WORKSPACE)
         .catch((error: unknown) => log.warn({ err: error }, "cannot prepare the inspection CA"));
-      void watchDriver({ driver, store, clock, log, controller, signal: closed.signal });
+      void watchDriver({ driver, store, clock, log, controller, feeds, signal: closed.signal });
       void reconcileDeliveries(sessions, api, closed.signal);
       await recover({ store, driver, controller, events, log });
     },

@@ -1,11 +1,12 @@
 import { SandboxPhase } from "@openshell/api";
 import { type Clock, LogField } from "@openshell/base";
-import type { ComputeDriver } from "@openshell/drivers/driver.ts";
+import type { ComputeDriver, DriverEvent } from "@openshell/drivers/driver.ts";
 import type { Logger } from "pino";
 import type { ListCursor, SandboxRecord, Store } from "../store/types.ts";
 import type { SandboxController } from "./controller.ts";
 import { RECOVERY_CONCURRENCY, RECOVERY_PAGE } from "./limits.ts";
 import { isEphemeral } from "./runtime-record.ts";
+import type { SandboxFeeds } from "./sandbox-feed.ts";
 import type { SessionEvents } from "./session-events.ts";
 import { isTerminal, wantsToRun } from "./status.ts";
 
@@ -76,9 +77,10 @@ export async function watchDriver(deps: {
   readonly clock: Clock;
   readonly log: Logger;
   readonly controller: SandboxController;
+  readonly feeds: SandboxFeeds;
   readonly signal: AbortSignal;
 }): Promise<void> {
-  const { driver, store, clock, log, controller, signal } = deps;
+  const { driver, store, clock, log, controller, feeds, signal } = deps;
   const settle = async (sandboxId: string, generation: bigint): Promise<void> => {
     await clock.sleep(END_REPORT_MS, { signal, unref: true });
     const record = await store.sandboxes.byId(sandboxId);
@@ -90,11 +92,17 @@ export async function watchDriver(deps: {
       "the sandbox's processes ended without reporting an exit status",
     );
   };
+  const tell = ({ sandboxId, limit, times }: Extract<DriverEvent, { kind: "limit" }>): void => {
+    const message = limitMessage(limit, times);
+    log.info({ [LogField.sandboxId]: sandboxId, limit, times }, message);
+    feeds.of(sandboxId).addEvent({ type: "Warning", reason: "LimitReached", message }, clock.now());
+  };
   while (!signal.aborted) {
     try {
       for await (const event of driver.watch(signal)) {
         const { sandboxId, generation } = event;
         if (event.kind === "ended") void settle(sandboxId, generation).catch(() => {});
+        else if (event.kind === "limit") tell(event);
         else void controller.fail(sandboxId, generation, "DiskLimitExceeded", diskLimitMessage(event)).catch(() => {});
       }
     } catch (error) {
@@ -103,6 +111,13 @@ export async function watchDriver(deps: {
     }
     await clock.sleep(END_REPORT_MS, { signal, unref: true }).catch(() => {});
   }
+}
+
+function limitMessage(limit: "processes" | "memory", times: number): string {
+  const count = times === 1 ? "once" : `${times} times`;
+  return limit === "memory"
+    ? `memory: the kernel ended a process ${count}, since the sandbox had used all it may; give it more with --memory`
+    : `processes: starting one was refused ${count}, since the sandbox has as many as it may`;
 }
 
 /** What a sandbox took and what may be done; the conditions of a sandbox show it. */
