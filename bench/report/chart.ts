@@ -74,7 +74,9 @@ export function bars({ latest }: Figure): string {
   if (drawn) {
     const x = round(at(limit));
     const end = x > WIDTH / 2;
-    parts.push(`<path class="budget" d="M${x} ${BAR.top - 2}V${height - 11}"/>
+    // Across the bars, not across the text between them.
+    const across = rows.map((_, index) => `M${x} ${index * BAR.step + BAR.top - 1}v${BAR.height + 4}`).join("");
+    parts.push(`<path class="budget" d="${across}"/>
 <text class="small ${end ? "value" : ""}" x="${x}" y="${height - 2}">budget ${escapeText(number(limit))}</text>`);
   }
   const scale = log ? `<text class="small middle" x="${WIDTH / 2}" y="12">log scale</text>` : "";

@@ -6,8 +6,8 @@ import { STYLE } from "./style.ts";
 
 /** Changes that are named in the headline; the remainder is counted. */
 const NAMED = 8;
-/** Budgets of which more than twice the limit is used end at the edge. */
-const TRACK = { width: 200, limit: 120, end: 196 } as const;
+/** The limit's place in a row of the overview, percent; what uses more than its end shows stays at the end. */
+const TRACK = { limit: 60, end: 98 } as const;
 
 /** One page about all recorded runs, complete in itself: no network, no script. */
 export function renderPage(runs: readonly History[]): string {
@@ -99,14 +99,14 @@ function factorText(factor: number): string {
 /** A row of the overview. */
 function used({ id, latest, share }: Figure): string {
   const { what, met } = latest.result;
-  const wide = Math.min(TRACK.end, TRACK.limit * share!);
-  const x = Math.round(wide * 10) / 10;
+  const x = Math.round(Math.max(2, Math.min(TRACK.end, TRACK.limit * share!)) * 10) / 10;
   const text = share === Number.POSITIVE_INFINITY ? "beyond" : `${number(share! * 100)} %`;
   const point =
     met === false
-      ? `<path class="miss" d="M${x} 1l6 6l-6 6l-6 -6z"/>`
-      : `<circle class="pass" cx="${Math.max(5, x)}" cy="7" r="5"/>`;
-  return `<a class="share" href="#${escapeText(encodeURIComponent(anchor(id)))}"><span title="${escapeText(what)}">${escapeText(what)}</span><svg viewBox="0 0 ${TRACK.width} 14" preserveAspectRatio="none" aria-hidden="true"><rect class="track" y="6" width="${TRACK.width}" height="2"/><path class="budget" d="M${TRACK.limit} 0V14"/>${point}</svg><b>${text}</b></a>`;
+      ? `<svg x="${x}%" class="at"><path class="miss" d="M0 1l6 6l-6 6l-6 -6z"/></svg>`
+      : `<circle class="pass" cx="${x}%" cy="7" r="5"/>`;
+  const track = `<rect class="track" y="6" width="100%" height="2"/><line class="budget" x1="${TRACK.limit}%" x2="${TRACK.limit}%" y1="0" y2="14"/>`;
+  return `<a class="share" href="#${escapeText(encodeURIComponent(anchor(id)))}"><span title="${escapeText(what)}">${escapeText(what)}</span><svg aria-hidden="true">${track}${point}</svg><b>${text}</b></a>`;
 }
 
 function section({ name, figures }: Area): string {
@@ -115,7 +115,7 @@ function section({ name, figures }: Area): string {
 
 function card(figure: Figure): string {
   const { latest, current } = figure;
-  const { what, budget, met, measured, reference, unit } = latest.result;
+  const { what, budget, met, measured, reference } = latest.result;
   const chip =
     met === undefined ? "" : `<span class="chip ${met ? "pass" : "miss"}">${met ? "● within" : "◆ beyond"}</span>`;
   const ratio =
@@ -126,12 +126,12 @@ function card(figure: Figure): string {
   const facts = [ratio, budget === undefined ? "no budget" : `budget ${escapeText(budget)}`, old].filter(Boolean);
   const better = figure.higherIsBetter ? "more is better" : "less is better";
   return `<article class="card" id="${escapeText(anchor(figure.id))}"><div class="head"><h3>${escapeText(what)}</h3>${chip}</div>
-${bars(figure)}<p class="soft">${facts.join(" · ")} · ${better}</p>${history(figure)}${further(figure, unit)}</article>`;
+${bars(figure)}<p class="soft">${facts.join(" · ")} · ${better}</p>${history(figure)}${further(figure)}</article>`;
 }
 
-function further({ latest }: Figure, unit: string): string {
+function further({ latest }: Figure): string {
   const details = Object.entries(latest.result.details ?? {}).filter(([, value]) => typeof value === "number");
   if (details.length === 0) return "";
   const rows = details.map(([key, value]) => `<dt>${escapeText(key)}</dt><dd>${escapeText(number(value))}</dd>`);
-  return `<details><summary>further figures${unit === "ms" ? ", ms" : ""}</summary><dl>${rows.join("")}</dl></details>`;
+  return `<details><summary>further figures</summary><dl>${rows.join("")}</dl></details>`;
 }

@@ -26,7 +26,9 @@ li b, .share b { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .share { display: grid; grid-template-columns: minmax(0, 3fr) minmax(5rem, 4fr) 4.2rem; gap: .6rem; align-items: center;
   font-size: .85rem; text-decoration: none; padding: .08rem 0; } .share:hover { text-decoration: underline; }
 .share span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } .share b { text-align: right; }
-.share svg { height: 14px; } svg { display: block; width: 100%; overflow: visible; } 
+.share > svg { height: 14px; } .share .at { width: 1px; }
+@media (max-width: 40rem) { .share { grid-template-columns: minmax(0, 1fr) 4.2rem; gap: 0 .6rem; padding: .2rem 0; }
+  .share span { grid-column: 1 / -1; white-space: normal; } } svg { display: block; width: 100%; overflow: visible; }
 text { fill: var(--text); font: 12px system-ui, sans-serif; } text.small { fill: var(--soft); font-size: 10px; }
 text.value { text-anchor: end; font-variant-numeric: tabular-nums; } text.middle { text-anchor: middle; }
 .pass { fill: var(--pass); } .miss { fill: var(--miss); } .plain { fill: var(--plain); } .other { fill: var(--other); }
