@@ -124,7 +124,7 @@ test("provider get and list show names of credentials, never values", async () =
 test("an error is one line for people and a status for scripts, also with -o json", async () => {
   const result = await openshell.run(["sandbox", "get", "absent", "-o", "json"]);
   expect(result).toMatchObject({ exitCode: 1, stdout: "" });
-  expect(result.stderr).toMatch(/^error: .*absent.*\n {2}next: .+\n$/);
+  expect(result.stderr).toMatch(/^error: .*absent.*\n {2}next: .+\n {2}code: not_found\n$/);
 });
 
 test("status", async () => {
