@@ -11,6 +11,7 @@ import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-no
 import { OpenShell } from "@openshell/api";
 import { type GatewayPaths, gatewayPaths } from "@openshell/base";
 import type { GatewayRecord, ReadyLine } from "@openshell/base/gateway-record.ts";
+import { GATEWAY_NODE_OPTIONS } from "@openshell/cli/gateway/start.ts";
 import { killGroup, spawnCommand } from "../../support/command.ts";
 import { TestHome } from "../../support/home.ts";
 
@@ -75,7 +76,8 @@ export class GatewayProcess implements AsyncDisposable {
     const startedAt = performance.now();
     const program = join(buildFolder(), "gateway.mjs");
     const serve = ["serve", "--name", this.name, "--ready-fd", "3", ...args];
-    const child = spawnCommand([process.execPath, "--disable-sigusr1", program, ...serve], {
+    const options = ["--disable-sigusr1", ...GATEWAY_NODE_OPTIONS];
+    const child = spawnCommand([process.execPath, ...options, program, ...serve], {
       env: { ...this.home.env, ...env },
       stdio: ["ignore", "ignore", "pipe", "pipe"],
     });

@@ -3,7 +3,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT } from "../errors.ts";
 import { needsStart } from "../gateway/record.ts";
-import { gatewayEnvironment, gatewayProgram, startGateway } from "../gateway/start.ts";
+import { GATEWAY_NODE_OPTIONS, gatewayEnvironment, gatewayProgram, startGateway } from "../gateway/start.ts";
 import { NAME_FLAG, ownGateway } from "../model/own-gateway.ts";
 
 export const spec: CommandSpec = {
@@ -40,7 +40,10 @@ export async function run(context: Context, args: Args): Promise<number> {
   const started = await startGateway(target, reason, context, { auto: false, quiet: true });
   const record = runningGateway(target.paths);
   if (record === undefined)
-    throw new CliError("the gateway ended right after its start", { next: `See ${target.paths.logs}` });
+    throw new CliError("the gateway ended right after its start", {
+      code: "gateway_start_failed",
+      next: `See ${target.paths.logs}`,
+    });
   await context.success(
     `Gateway ${target.name} ${started ? "started" : "runs already"} (pid ${record.pid}, ${record.endpoint}).`,
   );
@@ -49,6 +52,7 @@ export async function run(context: Context, args: Args): Promise<number> {
 
 /** This process becomes the gateway, so that whoever started it signals the gateway itself. */
 function foreground(context: Context, name: string): never {
-  const argv = [process.execPath, "--disable-sigusr1", gatewayProgram(context.env), "serve", "--name", name];
+  const options = ["--disable-sigusr1", ...GATEWAY_NODE_OPTIONS];
+  const argv = [process.execPath, ...options, gatewayProgram(context.env), "serve", "--name", name];
   return process.execve!("/bin/sh", ["sh", "-c", PREPARE, "openshell", ...argv], gatewayEnvironment(context.env));
 }

@@ -13,6 +13,13 @@ import { needsStart, type StartReason } from "./record.ts";
 import type { Target } from "./resolve.ts";
 import { stopForReplacement } from "./stop.ts";
 
+/**
+ * A young generation of 1 MB in place of 16: it is collected before V8 counts the buffers of bulk output as memory pressure
+ * and collects everything. A quarter to a half of the CPU time of bulk output, 50 MB less memory after it, and nothing lost
+ * for small calls. Hosts keep the default: small proxied requests cost them a tenth more with it.
+ */
+export const GATEWAY_NODE_OPTIONS: readonly string[] = ["--max-semi-space-size=1"];
+
 /** From the start of the process to its readiness; includes keys, certificates and migrations of a large store. Milliseconds. */
 export const START_TIMEOUT_MS = 30_000;
 const POLL_MS = 25;
@@ -41,6 +48,7 @@ export function gatewayProgram(env: Readonly<Record<string, string | undefined>>
   const folder = distFolder(env);
   if (folder !== undefined) return join(folder, "gateway.mjs");
   throw new CliError("the gateway's program is not there: this command line runs without a build", {
+    code: "build_missing",
     next: "Use ./openshell of a checkout, or set OPENSHELL_DIST to the folder with gateway.mjs",
   });
 }
@@ -90,6 +98,7 @@ export async function startGateway(
     if (reason.kind === "not-running" && (await accepts(userSocketPath(paths)))) return false;
     if (performance.now() > deadline) {
       throw new CliError(`another command has been starting the gateway for ${START_TIMEOUT_MS / 1000} s`, {
+        code: "gateway_start_failed",
         next: `Look into ${paths.logs}`,
       });
     }
@@ -112,7 +121,8 @@ async function launch(
   const env = gatewayEnvironment(context.env);
   using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the gateway");
   try {
-    const child = spawnDaemon({ program: gatewayProgram(context.env), args, env, output });
+    const program = gatewayProgram(context.env);
+    const child = spawnDaemon({ program, args, env, output, nodeOptions: GATEWAY_NODE_OPTIONS });
     const ended = new Promise<string>((resolve) => {
       child.once("error", (error) => resolve(error.message));
       child.once("exit", (code, signal) => resolve(signal === null ? `exit status ${code}` : `signal ${signal}`));
@@ -134,7 +144,7 @@ async function launch(
     // One of the same name runs already, started in another way: it will do as soon as it answers.
     if (line?.code === "gateway_running" && (await acceptsWithin(userSocketPath(paths), deadline))) return;
     if (line !== undefined)
-      throw new CliError(`the gateway did not start: ${line.message}`, { next: line.next === "" ? [] : line.next });
+      throw new CliError(`the gateway did not start: ${line.message}`, { code: line.code, next: line.next === "" ? [] : line.next });
     throw notStarted(paths, lastWords, await ended, lastLines(lastWords));
   } finally {
     closeSync(output);
@@ -143,7 +153,11 @@ async function launch(
 
 function notStarted(paths: GatewayPaths, lastWords: string, why: string, said: string): CliError {
   const details = (said || lastLines(lastWords)).split("\n").filter((text) => text !== "");
-  return new CliError(`the gateway did not start: ${why}`, { details, next: `See ${join(paths.logs, "gateway.log")}` });
+  return new CliError(`the gateway did not start: ${why}`, {
+    code: "gateway_start_failed",
+    details,
+    next: `See ${join(paths.logs, "gateway.log")}`,
+  });
 }
 
 /** The line that tells readiness; undefined when the gateway ended without one. */
