@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { closeSync, existsSync, lstatSync, mkdirSync, mkdtempSync, readlinkSync, rmSync } from "node:fs";
+import { closeSync, existsSync, lstatSync, mkdirSync, mkdtempSync, readFileSync, readlinkSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Readable } from "node:stream";
@@ -116,10 +116,22 @@ function baseSteps(uid: number, gid: number): RootStep[] {
 
 let built: string | undefined;
 
-/** Folder of `openshell-init` and the addon: `OPENSHELL_DIST/native`, else built once for this test file. */
+/** What tests/run.ts prepared. */
+function lastBuild(): string | undefined {
+  const folder = join(import.meta.dirname, "../../dist");
+  const stamp = join(folder, "stamp");
+  if (!existsSync(stamp)) return undefined;
+  const build = join(folder, readFileSync(stamp, "utf8").split(" ")[0]!);
+  return existsSync(join(build, "native", "openshell.node")) ? build : undefined;
+}
+
+/** Folder of `openshell-init` and the addon: `OPENSHELL_DIST/native`, else the build of this run, else built once for this test file. */
 export function nativeParts(): string {
-  const dist = process.env["OPENSHELL_DIST"];
-  if (dist !== undefined) return join(dist, "native");
+  const dist = process.env["OPENSHELL_DIST"] ?? lastBuild();
+  if (dist !== undefined) {
+    process.env["OPENSHELL_DIST"] = dist;
+    return join(dist, "native");
+  }
   if (built === undefined) {
     const folder = mkdtempSync(join(tmpdir(), "osb-dist-"));
     execFileSync(join(import.meta.dirname, "../../native/build.sh"), [join(folder, "native")]);

@@ -3,7 +3,19 @@ import { describe, expect, it } from "vitest";
 import { ByteReader, ByteWriter } from "./bytes.ts";
 import { formatIpv6 } from "./descriptors.ts";
 import { encodeMessage, FLAG_MORE, FRAME_HEAD_BYTES, FRAME_MAX_BYTES, readFrameHead } from "./frames.ts";
-import { addressBytes, encodeSpawn } from "./messages.ts";
+import { addressBytes, decodeAnswers, encodeSpawn } from "./messages.ts";
+
+describe("answers to canaries", () => {
+  it("are a whole number a line, one for each", () => {
+    expect(decodeAnswers("-1\n0\n18446744\n", 3)).toEqual([-1n, 0n, 18446744n]);
+  });
+  it.each(["", "-1\n0", "-1\n", "-1\n0\n0\n", "x\n0\n", " 1\n0\n", "0x1\n0\n", `${"9".repeat(40)}\n0\n`])(
+    "are none in %j",
+    (text) => {
+      expect(decodeAnswers(text, 2)).toBeUndefined();
+    },
+  );
+});
 
 describe("bytes", () => {
   it("reads what was written and nothing beyond", () => {

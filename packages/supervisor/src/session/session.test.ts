@@ -1,6 +1,7 @@
 import { create, fromBinary } from "@bufbuild/protobuf";
 import { ExecSandboxEventSchema } from "@openshell/api";
 import {
+  type AttachSandbox,
   AttachSandboxSchema,
   ConfigApplyOutcome,
   RelayKind,
@@ -56,6 +57,8 @@ describe("supervisor session", () => {
   let end: Promise<SupervisorEnd>;
   let egressFails: boolean;
   let warnings: string[];
+  let findings: string[];
+  let assignment: AttachSandbox;
 
   beforeEach(async () => {
     gateway = await FakeGateway.start();
@@ -63,7 +66,8 @@ describe("supervisor session", () => {
     published = [];
     egressFails = false;
     warnings = [];
-    const assignment = create(AttachSandboxSchema, {
+    findings = [];
+    assignment = create(AttachSandboxSchema, {
       sandboxId: "sandbox-1",
       generation: 1n,
       token: { sandboxId: "sandbox-1", token: "token-1", epoch: 1n },
@@ -86,6 +90,7 @@ describe("supervisor session", () => {
       log,
       compile,
       restrictions: async () => ({ landlock: undefined, seccomp: new Uint8Array(), rlimits: [], umask: 0o022 }),
+      finding: ({ uid }) => void findings.push(uid),
       egress: {
         publish: async (configuration) => void published.push(configuration),
         [Symbol.asyncDispose]: async () => {
@@ -194,6 +199,38 @@ describe("supervisor session", () => {
     const ready = await session.expect("ready");
     expect(ready.workloadIdentity).toBe("1000:1000");
     expect(ready.isolation?.layers.map(({ name }) => name)).toEqual(["fake", "landlock"]);
+  });
+  it("starts nothing when the isolation demanded is not in force, and says what is", async () => {
+    assignment.minimumIsolation.push("landlock", "freezer");
+    const session = await accept();
+    await session.expect("bootstrapResult");
+    const ended = await session.expect("ended");
+    expect(ended.reason).toMatchObject({ code: "isolation_below_minimum" });
+    expect(ended.reason?.message).toContain("freezer (this sandbox has no such layer)");
+    expect(ended.isolation?.layers.map(({ name, enforced }) => [name, enforced])).toEqual([
+      ["fake", false],
+      ["landlock", true],
+    ]);
+    expect(boundary.state).toBe("confirmed");
+    expect(findings).toEqual(["openshell.isolation.below_minimum"]);
+  });
+  it("starts nothing when a canary gets through a layer that claims to hold", async () => {
+    boundary.confirmedLayers = [{ name: "no_new_privs", enforced: true, detail: "" }];
+    boundary.answers = (canaries) => canaries.map(() => 0n);
+    const session = await accept();
+    await session.expect("bootstrapResult");
+    const ended = await session.expect("ended");
+    expect(ended.reason).toMatchObject({
+      code: "isolation_breached",
+      message: "the isolation self-test got through: no_new_privs: programs can gain privileges",
+    });
+    expect(ended.isolation?.layers.at(-1)).toMatchObject({ name: "no_new_privs", enforced: false, tested: false });
+    expect(boundary.state).toBe("confirmed");
+    expect(findings).toEqual(["openshell.isolation.breached"]);
+  });
+  it("says as a finding what is not in force", async () => {
+    await running();
+    expect(findings).toEqual(["openshell.isolation.reduced"]);
   });
   it("starts nothing when the accepted configuration cannot be enforced", async () => {
     const session = await nextSession();

@@ -34,7 +34,7 @@ export class FakeBoundary implements Boundary {
     if (this.confirmed !== undefined) throw new Error("confirmed twice");
     this.confirmed = restrictions;
     this.state = "confirmed";
-    return [{ name: "landlock", enforced: true, detail: "fake" }];
+    return this.confirmedLayers;
   }
   async startMain(spec: SpawnSpec): Promise<SandboxProcess> {
     if (this.confirmed === undefined) throw new Error("main started before confirm");
@@ -74,6 +74,7 @@ export class FakeBoundary implements Boundary {
       },
     };
   }
+  confirmedLayers: readonly IsolationLayer[] = [{ name: "landlock", enforced: true, detail: "fake" }];
   /** What it answers to canaries; by default nothing gets through. */
   answers: (canaries: readonly string[]) => readonly bigint[] = (canaries) => canaries.map(() => -1n);
   async probe(canaries: readonly string[]): Promise<readonly bigint[]> {
