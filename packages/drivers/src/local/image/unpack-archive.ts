@@ -1,5 +1,15 @@
 import { createHash } from "node:crypto";
-import { createReadStream, mkdirSync, renameSync, rmSync } from "node:fs";
+import {
+  closeSync,
+  constants,
+  createReadStream,
+  fstatSync,
+  mkdirSync,
+  openSync,
+  readlinkSync,
+  renameSync,
+  rmSync,
+} from "node:fs";
 import { join } from "node:path";
 import { systemCode } from "@openshell/base";
 import { DriverError } from "../../driver.ts";
@@ -44,7 +54,8 @@ async function unpack(request: UnpackRequest, onBytes: OnUnpacked): Promise<Unpa
   const hash = createHash("sha256");
   let read = 0;
   const source = async function* (): AsyncIterable<Uint8Array> {
-    for await (const chunk of createReadStream(request.archive, { highWaterMark: 1 << 20 })) {
+    const fd = openArchive(request.archive);
+    for await (const chunk of createReadStream(request.archive, { fd, highWaterMark: 1 << 20 })) {
       read += (chunk as Buffer).length;
       if (read > request.limits.bytes)
         throw badArchive(`it has more than ${request.limits.bytes} bytes`, "Use a smaller image");
@@ -71,6 +82,16 @@ async function unpack(request: UnpackRequest, onBytes: OnUnpacked): Promise<Unpa
   return { ...layered.result, digest, config };
 }
 
+/** Opens exactly the file that was allowed: whoever may write to its folder could have put a link or a pipe there since. */
+function openArchive(path: string): number {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  if (fstatSync(fd).isFile() && readlinkSync(`/proc/self/fd/${fd}`) === path) return fd;
+  closeSync(fd);
+  throw new DriverError("image_refused", "the archive is no regular file, or was replaced while it was opened", {
+    next: "Name the archive by its real path",
+  });
+}
+
 function makeUnpacker(request: UnpackRequest, root: string, onBytes?: (bytes: number) => void): Unpacker {
   mkdirSync(root, { mode: 0o700 });
   const { limits, owners } = request;
@@ -81,7 +102,7 @@ function makeUnpacker(request: UnpackRequest, root: string, onBytes?: (bytes: nu
 function translated(error: unknown): unknown {
   const code = systemCode(error);
   if (error instanceof DriverError || code === undefined) return error;
-  if (code === "ENAMETOOLONG" || code === "ELOOP" || code === "EMLINK") {
+  if (code === "ENAMETOOLONG" || code === "EMLINK") {
     return badArchive(`a path or link in it is beyond what this machine can hold (${code})`);
   }
   const full = code === "ENOSPC" || code === "EDQUOT";

@@ -1,12 +1,13 @@
 import { parentPort, workerData } from "node:worker_threads";
 import { describeError, RuntimeError } from "@openshell/base";
+import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
 import { type UnpackedImage, type UnpackRequest, unpackArchive } from "./unpack-archive.ts";
 
 /** From the thread: how far it is, then one of the other two. */
 export type UnpackReply =
   | { readonly kind: "unpacked"; readonly bytes: number; readonly of: "archive" | "layers" }
   | { readonly kind: "done"; readonly image: UnpackedImage }
-  | { readonly kind: "failed"; readonly code: string; readonly message: string; readonly next: string };
+  | { readonly kind: "failed"; readonly code: RuntimeErrorCode; readonly message: string; readonly next: string };
 
 /** Bytes between two reports. */
 const REPORT_BYTES = 4 << 20;

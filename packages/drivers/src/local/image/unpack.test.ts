@@ -1,3 +1,4 @@
+import { spawnSync } from "node:child_process";
 import {
   lstatSync,
   mkdirSync,
@@ -6,6 +7,7 @@ import {
   readFileSync,
   readlinkSync,
   rmSync,
+  symlinkSync,
   writeFileSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
@@ -174,6 +176,25 @@ describe("unpackArchive", () => {
     await expect(unpack([entry({ name: "a", content: "a" }), end()], LIMITS, cut)).rejects.toMatchObject(
       refusal(/compression is damaged/),
     );
+  });
+
+  it("reads exactly the file that was named: no link, no pipe", async () => {
+    const request = (archive: string) =>
+      ({ archive, folder: join(folder, "out"), limits: LIMITS, owners: "own" }) as const;
+    await unpack([entry({ name: "a" }), end()]);
+    symlinkSync(join(folder, "x.tar"), join(folder, "link.tar"));
+    symlinkSync(folder, join(folder, "here"));
+    expect(spawnSync("mkfifo", [join(folder, "pipe.tar")]).status).toBe(0);
+    for (const name of ["link.tar", "here/x.tar", "pipe.tar"]) {
+      rmSync(join(folder, "out"), { recursive: true });
+      mkdirSync(join(folder, "out"));
+      await expect(
+        unpackArchive(request(join(folder, name)), () => {}),
+        name,
+      ).rejects.toMatchObject({
+        code: expect.stringMatching(/image_(refused|unavailable)/),
+      });
+    }
   });
 
   it("names that are no UTF-8 keep their bytes", async () => {
