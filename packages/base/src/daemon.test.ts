@@ -7,12 +7,20 @@ import { daemonEnvironment, spawnDaemon } from "./daemon.ts";
 
 it("passes on only the variables that a daemon needs", () => {
   const env = { PATH: "/bin", HOME: "/h", XDG_STATE_HOME: "/s", OPENSHELL_X: "1", TZ: undefined };
-  const hostile = { NODE_OPTIONS: "--inspect", SSL_CERT_FILE: "/x", HTTPS_PROXY: "http://p", LD_PRELOAD: "/l" };
+  const hostile = {
+    NODE_OPTIONS: "--inspect",
+    SSL_CERT_FILE: "/x",
+    HTTPS_PROXY: "http://p",
+    LD_PRELOAD: "/l",
+    MALLOC_ARENA_MAX: "99",
+  };
   expect(daemonEnvironment({ ...env, ...hostile, AWS_SECRET_ACCESS_KEY: "k" })).toEqual({
     PATH: "/bin",
     HOME: "/h",
     XDG_STATE_HOME: "/s",
     OPENSHELL_X: "1",
+    MALLOC_ARENA_MAX: "2",
+    MALLOC_TRIM_THRESHOLD_: "131072",
   });
 });
 
