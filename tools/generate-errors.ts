@@ -4,6 +4,7 @@ import { join } from "node:path";
 import {
   API_REASONS,
   CALL_CODES,
+  COMMAND_LINE_ERRORS,
   DENIALS,
   EXIT_STATUSES,
   type Meaning,
@@ -30,6 +31,7 @@ case, and the line \`next:\` what helps there. Where the two differ from this pa
     EXIT_STATUSES,
     "Status",
   ),
+  section("Command line", "What `openshell` itself finds, in the line `code:`.", COMMAND_LINE_ERRORS),
   section(
     "Calls",
     "Status codes of the API, as the Connect protocol names gRPC's. `openshell` shows them as `code:`.",

@@ -1,5 +1,6 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import type { RuntimeErrorCode } from "./catalogue/runtime.ts";
 import type { GatewayPaths } from "./paths.ts";
 import { isAlive, type ProcessIdentity } from "./process-identity.ts";
 
@@ -50,4 +51,4 @@ export function runningGateway(paths: Pick<GatewayPaths, "runtime">): GatewayRec
 /** The one line that a gateway started with `--ready-fd N` writes to that descriptor before it closes it. */
 export type ReadyLine =
   | { readonly ready: true; readonly record: GatewayRecord }
-  | { readonly ready: false; readonly code: string; readonly message: string; readonly next: string };
+  | { readonly ready: false; readonly code: RuntimeErrorCode; readonly message: string; readonly next: string };

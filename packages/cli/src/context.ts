@@ -187,6 +187,7 @@ export function wholeNumber(text: string | undefined, option: string, least: num
 /** Says that an answer of the gateway lacks something it must have. */
 export function missingInAnswer(what: string): CliError {
   return new CliError(`the gateway's answer has no ${what}`, {
+    code: "answer_incomplete",
     next: "Compare `openshell status` with `openshell --version`",
   });
 }

@@ -1,4 +1,7 @@
+import type { ErrorReason } from "@openshell/base/catalogue/api.ts";
 import { CALL_CODES, type CallCode } from "@openshell/base/catalogue/calls.ts";
+import type { CommandLineCode } from "@openshell/base/catalogue/command-line.ts";
+import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
 import type { RuntimeError } from "@openshell/base/errors.ts";
 import { escapeUntrusted } from "@openshell/base/escape.ts";
 import { RpcError } from "./transport/rpc-error.ts";
@@ -19,6 +22,9 @@ export const EXIT = {
 
 const NAME = "CliError";
 
+/** Codes of the catalogue that an error of the command line can have. */
+export type ErrorCode = CommandLineCode | CallCode | ErrorReason | RuntimeErrorCode;
+
 /** An error with everything that a person is shown: what happened, what to do next, and the exit status. */
 export class CliError extends Error {
   /** Imperative sentences, one a line; empty when nothing helps. */
@@ -26,25 +32,25 @@ export class CliError extends Error {
   readonly exitCode: number;
   /** Single problems behind the message, one a line. */
   readonly details: readonly string[];
-  /** Stable code of the catalogue; empty where the exit status says all. */
-  readonly code: string;
+  /** Stable; its meaning is in the catalogue. */
+  readonly code: ErrorCode;
 
   constructor(
     message: string,
     options: {
+      readonly code: ErrorCode;
       readonly next?: string | readonly string[];
       readonly exitCode?: number;
       readonly details?: readonly string[];
-      readonly code?: string;
       readonly cause?: unknown;
-    } = {},
+    },
   ) {
     super(message, options.cause === undefined ? undefined : { cause: options.cause });
     this.name = NAME;
     this.next = typeof options.next === "string" ? [options.next] : (options.next ?? []);
     this.exitCode = options.exitCode ?? EXIT.failure;
     this.details = options.details ?? [];
-    this.code = options.code ?? codeOf(options.cause);
+    this.code = options.code;
   }
 
   /** By name: the bundles of the command line each have a copy of this class. */
@@ -53,15 +59,16 @@ export class CliError extends Error {
   }
 }
 
-/** The catalogue's code of an error, empty for one that has none. */
-function codeOf(error: unknown): string {
-  if (error instanceof RpcError) return error.reason === "" ? error.code : error.reason;
-  return isRuntimeError(error) ? error.code : "";
+/** The code of an error of any kind. A gateway of another version may give a reason that is not in this catalogue. */
+export function codeOf(error: unknown): ErrorCode {
+  if (error instanceof CliError || isRuntimeError(error)) return error.code;
+  if (error instanceof RpcError) return error.reason === "" ? error.code : (error.reason as ErrorReason);
+  return "internal";
 }
 
 /** Wrong use of a command: exit status 2. */
 export function usageError(message: string, next: string): CliError {
-  return new CliError(message, { next, exitCode: EXIT.usage });
+  return new CliError(message, { code: "usage", next, exitCode: EXIT.usage });
 }
 
 /** Codes whose next step in the catalogue says more than nothing when the server itself named none. */
@@ -95,7 +102,7 @@ export function toCliError(error: unknown): CliError {
   if (isRuntimeError(error))
     return new CliError(error.message, { next: error.next === "" ? [] : error.next, code: error.code });
   const message = error instanceof Error ? error.message : String(error);
-  return new CliError(message, { cause: error });
+  return new CliError(message, { code: codeOf(error), cause: error });
 }
 
 function fromRpc(error: RpcError): CliError {
@@ -111,6 +118,7 @@ function fromRpc(error: RpcError): CliError {
     const kind = escapeUntrusted(resource.kind);
     const list = LISTS[resource.kind];
     return new CliError(`${kind} ${JSON.stringify(escapeUntrusted(resource.name))} does not exist`, {
+      code: codeOf(error),
       next: list === undefined ? [] : `\`${list}\` shows what there is`,
       cause: error,
     });
@@ -120,6 +128,7 @@ function fromRpc(error: RpcError): CliError {
   const hasNext = /[.!?] [A-Z`]/.test(error.message);
   const message = repeated && more.length > 0 ? `${violations.length} fields of the request are wrong` : error.message;
   return new CliError(escapeUntrusted(message, 2048), {
+    code: codeOf(error),
     details,
     next: hasNext || fallback === undefined ? [] : fallback,
     cause: error,
@@ -132,6 +141,7 @@ export function errorLines(error: CliError, bold: (text: string) => string = (te
     `${bold("error:")} ${error.message}`,
     ...error.details.map((detail) => `  - ${detail}`),
     ...error.next.map((next) => `  ${bold("next:")} ${next}`),
-    ...(error.code === "" ? [] : [`  ${bold("code:")} ${escapeUntrusted(error.code, 64)}`]),
+    // Wrong use has its own exit status, and a next step that is all there is to say.
+    ...(error.code === "usage" ? [] : [`  ${bold("code:")} ${escapeUntrusted(error.code, 64)}`]),
   ];
 }

@@ -107,7 +107,7 @@ test.skipIf(!existsSync("/usr/bin/script"))(
     const stopped = await openshell.run(["sandbox", "connect", "dev"]);
     expect([stopped.exitCode, stopped.stderr]).toEqual([
       1,
-      "error: sandbox dev is stopped\n  next: Start it with `openshell sandbox start dev`, and connect again\n",
+      "error: sandbox dev is stopped\n  next: Start it with `openshell sandbox start dev`, and connect again\n  code: sandbox_stopped\n",
     ]);
     await openshell.ok(["sandbox", "start", "dev"]);
   },

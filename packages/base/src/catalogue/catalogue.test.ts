@@ -4,7 +4,8 @@ import { expect, test } from "vitest";
 import * as catalogue from "./index.ts";
 
 const packages = join(import.meta.dirname, "../../..");
-const tables = Object.entries(catalogue).filter(([name]) => name !== "EXIT_STATUSES");
+/** Statuses of processes and of calls are given by others, and whole. */
+const tables = Object.entries(catalogue).filter(([name]) => name !== "EXIT_STATUSES" && name !== "CALL_CODES");
 
 /** Sources in which an error can be made. */
 const sources = readdirSync(packages, { recursive: true, encoding: "utf8" })
@@ -34,8 +35,8 @@ test.each(Object.entries(catalogue))(
 );
 
 test("codes stand in order, so that one is found", () => {
-  const { RUNTIME_ERRORS, DENIALS, POLICY_PROBLEMS, API_REASONS } = catalogue;
-  for (const table of [RUNTIME_ERRORS, DENIALS, POLICY_PROBLEMS, API_REASONS]) {
+  const { RUNTIME_ERRORS, DENIALS, POLICY_PROBLEMS, API_REASONS, COMMAND_LINE_ERRORS } = catalogue;
+  for (const table of [RUNTIME_ERRORS, DENIALS, POLICY_PROBLEMS, API_REASONS, COMMAND_LINE_ERRORS]) {
     expect(Object.keys(table)).toEqual(Object.keys(table).toSorted());
   }
 });

@@ -225,6 +225,7 @@ export const RUNTIME_ERRORS = {
     "Set XDG_RUNTIME_DIR to a shorter folder",
   ],
   stale_connection: ["A newer connection of the same host exists.", "Nothing: the newer one is used"],
+  start_failed: ["The gateway could not be started, for a reason that is not foreseen.", "Read gateway.log"],
   start_interrupted: ["A start was given up because the sandbox shall no longer run.", "Start it again if it shall"],
   state_invalid: ["The state that a host left for its successor is damaged.", "Stop the sandbox and start it again"],
   state_unreadable: [

@@ -72,6 +72,7 @@ async function policyToJudge(context: Context, args: Args): Promise<Policy> {
   const policy = policyOf(object(config["policy"]));
   if (policy === undefined) {
     throw new CliError("the sandbox's policy has content that this version cannot judge", {
+      code: "policy_not_understood",
       next: "Compare `openshell status` with `openshell --version`",
     });
   }

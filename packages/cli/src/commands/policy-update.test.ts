@@ -168,7 +168,7 @@ test("--dry-run prints what would result, and sends nothing that changes anythin
   expect(await update("--dry-run", "--remove-rule", "gone")).toEqual({
     code: 1,
     stdout: "",
-    stderr: "error: --remove-rule gone: there is no rule 'gone'\n  next: Name one of: api\n",
+    stderr: "error: --remove-rule gone: there is no rule 'gone'\n  next: Name one of: api\n  code: change_invalid\n",
   });
   const invalid = await update("--dry-run", "--add-endpoint", "*.com:443", "--any-binary");
   expect([invalid.code, invalid.stdout]).toEqual([1, ""]);

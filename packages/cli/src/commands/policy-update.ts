@@ -80,6 +80,6 @@ function named(error: unknown, operations: readonly Operation[]): CliError {
       /merge_operations\[(\d+)\][^\s:]*/g,
       (whole, index: string) => operations[Number(index)]?.option ?? whole,
     );
-  const { exitCode, next } = shown;
-  return new CliError(name(shown.message), { details: shown.details.map(name), next, exitCode, cause: error });
+  const { code, exitCode, next } = shown;
+  return new CliError(name(shown.message), { code, details: shown.details.map(name), next, exitCode, cause: error });
 }

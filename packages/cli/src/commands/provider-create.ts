@@ -1,6 +1,6 @@
 import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
-import { CliError, EXIT, usageError } from "../errors.ts";
+import { CliError, codeOf, EXIT, usageError } from "../errors.ts";
 import { CREDENTIAL_FLAGS, configOf, credentialsOf } from "../model/credentials.ts";
 import { keysText, providerObject } from "../model/provider.ts";
 import { cell } from "../output/terminal.ts";
@@ -39,6 +39,10 @@ export async function run(context: Context, args: Args): Promise<number> {
     return EXIT.ok;
   } catch (error) {
     if (!(error instanceof RpcError) || error.code !== "already_exists") throw error;
-    throw new CliError(error.message, { next: `openshell provider update ${name} changes it`, cause: error });
+    throw new CliError(error.message, {
+      code: codeOf(error),
+      next: `openshell provider update ${name} changes it`,
+      cause: error,
+    });
   }
 }

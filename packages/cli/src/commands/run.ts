@@ -106,7 +106,7 @@ export async function run(context: Context, args: Args): Promise<number> {
       made = mayExist(error, args.has("name"));
       throw error;
     }
-    if (interruption.signalled !== undefined) throw new CliError("interrupted");
+    if (interruption.signalled !== undefined) throw new CliError("interrupted", { code: "interrupted" });
     interruption.onFirst(() => {
       void context.call("StopSandbox", { workspaceScope: context.scope, name }).catch(() => interruption.force());
     });
@@ -149,9 +149,8 @@ export async function run(context: Context, args: Args): Promise<number> {
     progress.stop();
     running.abort();
     if (failure instanceof LostError && interruption.signalled === undefined) {
-      throw new LostError(failure.message, {
-        next: `openshell logs ${name} -f shows its log; openshell sandbox delete ${name} ends it`,
-      });
+      const next = `openshell logs ${name} -f shows its log; openshell sandbox delete ${name} ends it`;
+      throw new LostError(failure.message, next);
     }
     const error = await startFailure(context, failure, args.command, volumes);
     await remove().catch((reason: unknown) => {

@@ -90,17 +90,24 @@ function refuseEnded(view: SandboxView): void {
   switch (phase) {
     case "Stopped":
     case "Stopping":
-      throw new CliError(`sandbox ${name} is ${phase.toLowerCase()}`, { next: `${start}, and connect again` });
+      throw new CliError(`sandbox ${name} is ${phase.toLowerCase()}`, {
+        code: "sandbox_stopped",
+        next: `${start}, and connect again`,
+      });
     case "Completed":
       throw new CliError(
         `the main process of sandbox ${name} has ended with status ${Number(status["exitCode"] ?? 0)}`,
         {
+          code: "main_process_ended",
           next: `${start} to run it again; ${logs}`,
         },
       );
     case "Error":
-      throw new CliError(`sandbox ${name} has failed${why}`, { next: `${logs}. ${start} to run it again` });
+      throw new CliError(`sandbox ${name} has failed${why}`, {
+        code: "sandbox_failed",
+        next: `${logs}. ${start} to run it again`,
+      });
     case "Deleting":
-      throw new CliError(`sandbox ${name} is being removed`, { next: "Create another one" });
+      throw new CliError(`sandbox ${name} is being removed`, { code: "sandbox_removed", next: "Create another one" });
   }
 }

@@ -1,6 +1,6 @@
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
-import { CliError, EXIT, usageError } from "../errors.ts";
+import { CliError, codeOf, EXIT, usageError } from "../errors.ts";
 import { secretLooking } from "../model/environment.ts";
 import { rememberSandbox } from "../model/last-sandbox.ts";
 import { awaitsRestart, hasRun, object, sandboxObject, sandboxView } from "../model/sandbox.ts";
@@ -164,6 +164,7 @@ async function createOrExplain(context: Context, request: Readonly<Record<string
     if (!(error instanceof RpcError) || error.code !== "already_exists") throw error;
     const name = String(request["name"]);
     throw new CliError(error.message, {
+      code: codeOf(error),
       next: `Remove it with \`openshell sandbox delete ${name}\`, or choose another --name`,
       cause: error,
     });

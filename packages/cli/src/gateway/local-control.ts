@@ -1,5 +1,5 @@
 import type { GatewayRecord } from "@openshell/base/gateway-record.ts";
-import { CliError } from "../errors.ts";
+import { CliError, type ErrorCode } from "../errors.ts";
 import type { Endpoint } from "../transport/endpoint.ts";
 import { responseOf } from "../transport/unary.ts";
 import { connectionError } from "../transport/unreachable.ts";
@@ -34,7 +34,11 @@ export async function localStop(endpoint: Endpoint & { readonly kind: "unix" }, 
 function refusal(status: number, body: Readonly<Record<string, unknown>>): CliError {
   const message =
     typeof body["message"] === "string" ? body["message"] : `the gateway answered with HTTP status ${status}`;
-  return new CliError(message, { next: typeof body["next"] === "string" ? body["next"] : "See the gateway's log" });
+  const code = (typeof body["code"] === "string" ? body["code"] : "internal") as ErrorCode;
+  return new CliError(message, {
+    code,
+    next: typeof body["next"] === "string" ? body["next"] : "See the gateway's log",
+  });
 }
 
 async function ask(

@@ -60,6 +60,7 @@ export function resolveGateway(choice: GatewayChoice, where: PathEnvironment): T
   }
   if (metadata === undefined) {
     throw new CliError(`gateway ${JSON.stringify(name)} is not known here`, {
+      code: "gateway_unknown",
       next: `Start one of that name with \`openshell gateway start --name ${name}\`, or leave out --gateway`,
     });
   }
@@ -97,6 +98,7 @@ export function readMetadata(name: string, where: PathEnvironment): GatewayMetad
       return { endpoint, isRemote: value["is_remote"] === true, authMode };
     } catch (error) {
       throw new CliError(`${path} cannot be read: ${(error as Error).message}`, {
+        code: "registration_unreadable",
         next: "Correct or remove it",
         cause: error,
       });
@@ -128,6 +130,7 @@ function fromMetadata(name: string, metadata: GatewayMetadata, choice: GatewayCh
     throw new CliError(
       `gateway ${JSON.stringify(name)} asks for a login (${metadata.authMode}), which this version cannot do`,
       {
+        code: "login_unsupported",
         next: "Use a gateway with client certificates, or the one of this machine",
       },
     );
@@ -143,13 +146,17 @@ function fromMetadata(name: string, metadata: GatewayMetadata, choice: GatewayCh
     .find((path) => existsSync(path));
   if (folder === undefined) {
     throw new CliError(`there are no client certificates for gateway ${JSON.stringify(name)}`, {
+      code: "certificate_missing",
       next: `Put ca.crt, tls.crt and tls.key into ${join(clientConfigRoot(where), "gateways", name, "mtls")}`,
     });
   }
   const read = (file: string): string => {
     const text = readText(join(folder, file));
     if (text === undefined)
-      throw new CliError(`${join(folder, file)} is missing`, { next: "Copy it from the gateway" });
+      throw new CliError(`${join(folder, file)} is missing`, {
+        code: "certificate_missing",
+        next: "Copy it from the gateway",
+      });
     return text;
   };
   const tls = { ca: read("ca.crt"), cert: read("tls.crt"), key: read("tls.key"), verify: true };
@@ -170,6 +177,10 @@ function readText(path: string): string | undefined {
   } catch (error) {
     const code = systemCode(error);
     if (code === "ENOENT" || code === "ENOTDIR") return undefined;
-    throw new CliError(`${path} cannot be read (${code})`, { next: "Check its rights", cause: error });
+    throw new CliError(`${path} cannot be read (${code})`, {
+      code: "registration_unreadable",
+      next: "Check its rights",
+      cause: error,
+    });
   }
 }

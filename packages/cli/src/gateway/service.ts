@@ -44,6 +44,7 @@ export async function startService(target: Own, context: Context): Promise<void>
     const who = unit.scope === "user" ? "systemd's user manager" : "systemd";
     const options = unit.scope === "user" ? " --user" : "";
     throw new CliError(`the service is not started: ${who} does not answer here (${missing})`, {
+      code: "service_failed",
       details: [`the service is described in ${unit.path}`],
       next: [
         `Where it does, such as in a login session: systemctl${options} daemon-reload && systemctl${options} enable --now ${unit.name}`,
@@ -94,6 +95,7 @@ async function writeUnit(unit: ServiceUnit, gateway: string, context: Context): 
   const launcher = context.env["OPENSHELL_LAUNCHER"] ?? "";
   if (!isAbsolute(launcher) || !existsSync(launcher)) {
     throw new CliError("a service needs the command `openshell` itself: this command line was started in another way", {
+      code: "service_failed",
       next: "Run `openshell gateway start --service` with the command that you usually use",
     });
   }
@@ -102,6 +104,7 @@ async function writeUnit(unit: ServiceUnit, gateway: string, context: Context): 
     text = unitText({ gateway, scope: unit.scope, launcher, env: context.env });
   } catch (error) {
     throw new CliError(`the service cannot be described: ${(error as Error).message}`, {
+      code: "service_failed",
       next: "Use a path and variables without control characters",
     });
   }
@@ -111,6 +114,7 @@ async function writeUnit(unit: ServiceUnit, gateway: string, context: Context): 
     await writeFileAtomic(unit.path, text, 0o644);
   } catch (error) {
     throw new CliError(`${unit.path} cannot be written: ${describeError(error)}`, {
+      code: "service_failed",
       next: "Make its folder writable, then try again",
     });
   }
@@ -135,7 +139,10 @@ async function managerProblem(manager: Manager): Promise<string | undefined> {
 async function systemctl(manager: Manager, ...args: readonly string[]): Promise<void> {
   const { status, said } = await ask(manager, ...args);
   if (status === 0) return;
-  throw new CliError(`systemctl ${args.join(" ")} failed: ${said}`, { next: `See ${journal(manager.unit)}` });
+  throw new CliError(`systemctl ${args.join(" ")} failed: ${said}`, {
+    code: "service_failed",
+    next: `See ${journal(manager.unit)}`,
+  });
 }
 
 const journal = ({ scope, name }: ServiceUnit): string => `journalctl${scope === "user" ? " --user" : ""} -u ${name}`;
@@ -179,6 +186,7 @@ async function untilServing(
     if (late || (await ask(manager, "is-failed", unit.name)).status === 0) {
       const how = late ? `it was not ready within ${START_TIMEOUT_MS / 1000} s` : "it failed";
       throw new CliError(`the service ${unit.name} did not start: ${how}`, {
+        code: "service_failed",
         next: [`See ${journal(unit)}`, `See ${join(paths.logs, "gateway.log")}`],
       });
     }

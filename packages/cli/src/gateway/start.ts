@@ -144,7 +144,10 @@ async function launch(
     // One of the same name runs already, started in another way: it will do as soon as it answers.
     if (line?.code === "gateway_running" && (await acceptsWithin(userSocketPath(paths), deadline))) return;
     if (line !== undefined)
-      throw new CliError(`the gateway did not start: ${line.message}`, { code: line.code, next: line.next === "" ? [] : line.next });
+      throw new CliError(`the gateway did not start: ${line.message}`, {
+        code: line.code,
+        next: line.next === "" ? [] : line.next,
+      });
     throw notStarted(paths, lastWords, await ended, lastLines(lastWords));
   } finally {
     closeSync(output);

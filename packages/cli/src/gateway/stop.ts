@@ -14,6 +14,7 @@ export async function waitForEnd(paths: GatewayPaths, record: GatewayRecord, lim
   while (isAlive(record)) {
     if (performance.now() > deadline) {
       throw new CliError(`the gateway (pid ${record.pid}) does not end`, {
+        code: "gateway_stop_failed",
         next: `See ${paths.logs}; then end it by hand: kill -9 ${record.pid} (sandboxes keep running)`,
       });
     }

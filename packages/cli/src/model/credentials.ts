@@ -40,6 +40,7 @@ export async function credentialsOf(context: Context): Promise<Readonly<Record<s
       const value = context.env[key];
       if (value === undefined || value === "") {
         throw new CliError(`the variable ${key} is not set`, {
+          code: "credential_value_missing",
           next: `Export ${key}, or write --credential ${key}=- and give it on standard input`,
         });
       }
@@ -63,13 +64,19 @@ async function readValue(context: Context, key: string): Promise<string> {
   for await (const chunk of stdin) {
     length += (chunk as Buffer).length;
     if (length > MAX_VALUE_BYTES)
-      throw new CliError(`the value of ${key} exceeds ${MAX_VALUE_BYTES} bytes`, { next: "Give the credential alone" });
+      throw new CliError(`the value of ${key} exceeds ${MAX_VALUE_BYTES} bytes`, {
+        code: "credential_value_too_large",
+        next: "Give the credential alone",
+      });
     chunks.push(Buffer.from(chunk as Buffer));
   }
   const value = Buffer.concat(chunks)
     .toString("utf8")
     .replace(/\r?\n$/, "");
   if (value === "")
-    throw new CliError(`standard input gave no value for ${key}`, { next: "Pipe the value into the command" });
+    throw new CliError(`standard input gave no value for ${key}`, {
+      code: "credential_value_missing",
+      next: "Pipe the value into the command",
+    });
   return value;
 }

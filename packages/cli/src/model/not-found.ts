@@ -95,6 +95,7 @@ export function notFoundError(
   if (code === EXIT.notExecutable) {
     if (!startFailed) return undefined;
     return new CliError(`${shown} exists in the sandbox but cannot be executed`, {
+      code: "program_not_executable",
       exitCode: code,
       next: "Check that it is executable and made for this machine, and that its interpreter (first line) exists inside",
     });
@@ -103,6 +104,7 @@ export function notFoundError(
   if (found === undefined) {
     if (!startFailed) return undefined;
     return new CliError(`${shown} does not exist in the sandbox`, {
+      code: "program_not_found",
       exitCode: code,
       next: "Check its name. The sandbox has this machine's system folders and what --volume mounts",
     });
@@ -114,6 +116,7 @@ export function notFoundError(
   return new CliError(
     `${shown} is at ${escapeUntrusted(where, 1024)} on this machine, but the sandbox does not contain it`,
     {
+      code: "program_not_found",
       exitCode: code,
       next: existing
         ? `Create the sandbox with --volume ${mount}, and name the program by its path: ${escapeUntrusted(words, 1024)}`

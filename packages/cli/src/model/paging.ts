@@ -54,6 +54,7 @@ export async function* pagesOf(
     pageToken = found.nextPageToken;
   }
   throw new CliError("the gateway's list does not end: it repeats a page", {
+    code: "answer_incomplete",
     next: "Compare `openshell status` with `openshell --version`",
   });
 }

@@ -60,6 +60,7 @@ export async function waitForPhase(context: Context, name: string, options: Wait
       if (options.until.includes("Completed") && hasRun(last)) return last;
       if (options.failed.includes(last.phase)) {
         throw new CliError(`sandbox ${name} is in phase ${last.phase}: ${notReadyReason(last) ?? "no reason given"}`, {
+          code: "sandbox_failed",
           next: `openshell logs ${name} shows what happened; openshell sandbox delete ${name} removes it`,
         });
       }
@@ -70,6 +71,7 @@ export async function waitForPhase(context: Context, name: string, options: Wait
   } catch (error) {
     if (!stop.signal.aborted) throw error;
     throw new CliError(`${doing} ${name} timed out after ${seconds} s`, {
+      code: "wait_timeout",
       details: last === undefined ? [] : [`${last.phase}, ${notReadyReason(last) ?? "no reason given"}`],
       next: `Look at openshell sandbox get ${name}; ${limitVariable} sets a longer limit in seconds`,
     });
@@ -78,7 +80,7 @@ export async function waitForPhase(context: Context, name: string, options: Wait
     stop.abort();
   }
   if (options.goes === true && ran && last !== undefined) return last;
-  throw new CliError(`sandbox ${name} was removed meanwhile`, { next: "Create it again" });
+  throw new CliError(`sandbox ${name} was removed meanwhile`, { code: "sandbox_removed", next: "Create it again" });
 }
 
 /** What the gateway says of a start that takes long, such as how much of an image is unpacked. */

@@ -31,6 +31,7 @@ export async function readPolicyFile(file: string, context: Context): Promise<Po
   if (policy === undefined) {
     const count = violations.length === 1 ? "1 problem" : `${violations.length} problems`;
     throw new CliError(`the policy has ${count}`, {
+      code: "policy_file_invalid",
       details: violations,
       next: `Correct ${file}; openshell policy validate checks it`,
     });
@@ -70,7 +71,11 @@ async function readText(file: string, context: Context): Promise<string> {
   } catch (error) {
     if (error instanceof CliError) throw error;
     const why = systemCode(error) === "ENOENT" ? "does not exist" : `cannot be read (${systemCode(error)})`;
-    throw new CliError(`the policy file ${JSON.stringify(file)} ${why}`, { next: "Check the path", cause: error });
+    throw new CliError(`the policy file ${JSON.stringify(file)} ${why}`, {
+      code: "policy_file_unreadable",
+      next: "Check the path",
+      cause: error,
+    });
   }
 }
 
@@ -86,5 +91,8 @@ async function readStdin(context: Context): Promise<string> {
 }
 
 function tooLarge(file: string): CliError {
-  return new CliError(`${file} is larger than ${MAX_FILE_BYTES} bytes`, { next: "A policy has at most 256 KiB" });
+  return new CliError(`${file} is larger than ${MAX_FILE_BYTES} bytes`, {
+    code: "policy_file_too_large",
+    next: "A policy has at most 256 KiB",
+  });
 }

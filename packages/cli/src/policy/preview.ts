@@ -19,6 +19,7 @@ export function previewMerge(
   const policy = policyOf(current);
   if (policy === undefined) {
     throw new CliError("the sandbox's policy has content that this version cannot judge", {
+      code: "policy_not_understood",
       next: "Compare `openshell status` with `openshell --version`",
     });
   }
@@ -26,17 +27,24 @@ export function previewMerge(
   const read = mergeOperationsFromProto(messages);
   if (!read.ok) {
     const details = read.violations.map((violation) => violationLine(violation, ""));
-    throw new CliError("the change is wrong", { details, next: "Correct the options" });
+    throw new CliError("the change is wrong", { code: "change_invalid", details, next: "Correct the options" });
   }
   const result = mergePolicy(policy, read.operations);
   if (!result.ok) {
     const { operation, message, next } = result.problem;
-    throw new CliError(`${operations[operation]!.option}: ${escapeUntrusted(message, 1024)}`, { next });
+    throw new CliError(`${operations[operation]!.option}: ${escapeUntrusted(message, 1024)}`, {
+      code: "change_invalid",
+      next,
+    });
   }
   const { violations, warnings } = validatePolicy(result.policy);
   if (violations.length > 0) {
     const details = violations.map((violation) => violationLine(violation, ""));
-    throw new CliError("the policy that would result is not valid", { details, next: "Correct the options" });
+    throw new CliError("the policy that would result is not valid", {
+      code: "change_invalid",
+      details,
+      next: "Correct the options",
+    });
   }
   return {
     text: policyText(policyToPlain(result.policy)),

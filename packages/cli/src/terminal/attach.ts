@@ -122,6 +122,7 @@ async function attachOnce(
         if (data.length > 0) await deliver(event.kind === "stdout" ? stdout : stderr, data);
       }
       throw new CliError("the command ended without telling its status", {
+        code: "command_status_unknown",
         next: "Check what it did before running it again",
       });
     };
@@ -159,7 +160,11 @@ function deliver(target: NodeJS.WriteStream, data: Uint8Array): Promise<void> {
       else if (systemCode(error) === "EPIPE") reject(error);
       else
         reject(
-          new CliError(`output could not be delivered: ${error.message}`, { exitCode: EXIT.delivery, cause: error }),
+          new CliError(`output could not be delivered: ${error.message}`, {
+            code: "output_undeliverable",
+            exitCode: EXIT.delivery,
+            cause: error,
+          }),
         );
     });
   });

@@ -10,6 +10,10 @@ const LAST_WAIT_MS = 1_000;
 
 /** The attachment is lost for good, and the command goes on without us. */
 export class LostError extends CliError {
+  constructor(message: string, next = "") {
+    super(message, { code: "attachment_lost", next: next === "" ? [] : next });
+  }
+
   static override [Symbol.hasInstance](value: unknown): boolean {
     return value instanceof CliError && (value as { lost?: unknown }).lost === true;
   }

@@ -52,7 +52,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   } catch (error) {
     const known = error instanceof RuntimeError;
     const line = {
-      code: known ? error.code : "start_failed",
+      code: known ? error.code : ("start_failed" as const),
       message: (error as Error).message,
       next: known ? error.next : "",
     };
