@@ -1,4 +1,4 @@
-import { OpenShell } from "@openshell/api";
+import { OpenShell, type SandboxPolicy } from "@openshell/api";
 import { policyMessage } from "../../tests/support/api.ts";
 import { GrpcClient } from "../support/grpc.ts";
 import { benchPolicy } from "../support/origin.ts";
@@ -29,19 +29,20 @@ export async function policies(stage: Stage): Promise<void> {
     }),
   );
   using client = new GrpcClient(gateway.folders.userSocket);
-  const change = async (sandbox: string, path: string): Promise<number> => {
-    const request = { workspaceScope: SCOPE, sandbox, policy: policyMessage(benchPolicy(1, path)) };
+  const change = async (sandbox: string, policy: SandboxPolicy): Promise<number> => {
+    const request = { workspaceScope: SCOPE, sandbox, policy };
     const { version } = await client.unary(OpenShell.method.updateConfig, request);
     return version;
   };
   const alone: number[] = [];
   const all: number[] = [];
   for (let round = 0; round < ROUNDS; round += 1) {
+    const [one, many] = [`/alone/${round}`, `/all/${round}`].map((path) => policyMessage(benchPolicy(1, path)));
     const begin = performance.now();
-    await change(names[0]!, `/alone/${round}`);
+    await change(names[0]!, one!);
     alone.push(performance.now() - begin);
     const startedAt = performance.now();
-    const versions = await Promise.all(names.map((name) => change(name, `/all/${round}`)));
+    const versions = await Promise.all(names.map((name) => change(name, many!)));
     all.push(performance.now() - startedAt);
     for (const [index, sandbox] of names.entries()) {
       const status = await client.unary(OpenShell.method.getSandboxPolicyStatus, { workspaceScope: SCOPE, sandbox });

@@ -64,11 +64,12 @@ async function enforced(stage: Stage): Promise<void> {
   const [enforced, afterAnswer, answered] = [[], [], []] as [number[], number[], number[]];
   for (let change = 0; change < CHANGES; change += 1) {
     const allow = change % 2 === 1;
+    const policy = policyMessage(benchPolicy(1, allow ? "/**" : "/elsewhere"));
     const startedAt = performance.timeOrigin + performance.now();
     await client.unary(OpenShell.method.updateConfig, {
       workspaceScope: SCOPE,
       sandbox: sandbox.name,
-      policy: policyMessage(benchPolicy(1, allow ? "/**" : "/elsewhere")),
+      policy,
     });
     const answeredAt = performance.timeOrigin + performance.now();
     const at = await next(allow ? 200 : 403, startedAt);
