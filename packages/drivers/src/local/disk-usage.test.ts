@@ -34,6 +34,14 @@ describe("diskUsage", () => {
     expect(entries).toBeLessThan(10);
   });
 
+  it("visits folders deeper than it holds open, once each", () => {
+    const steps = 'chdir $ARGV[0]; for (1..300) { mkdir "d" and chdir "d" or die $!; open(F, ">f"); print F "x" }';
+    expect(spawnSync("perl", ["-e", steps, folder]).status).toBe(0);
+    const { bytes, entries } = diskUsage([folder], Number.POSITIVE_INFINITY);
+    expect(entries).toBe(601);
+    expect(bytes).toBe(Number.parseInt(String(spawnSync("du", ["-s", "--block-size=1", folder]).stdout), 10));
+  });
+
   it.skipIf(process.getuid?.() === 0)("says what it could not look into", () => {
     mkdirSync(join(folder, "closed"));
     chmodSync(join(folder, "closed"), 0);

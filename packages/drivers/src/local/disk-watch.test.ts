@@ -18,10 +18,12 @@ function bench(limitBytes = LIMIT) {
     limitBytes,
     onExceeded: ({ sandboxId }, bytes) => exceeded.push([sandboxId, bytes]),
     usedBytes: async () => used,
-    measure: async ({ folders }) => {
-      measured.push(folders[0]!);
+    measure: async ({ trees }) => {
       now += tookMs;
-      return { bytes: sizes.get(folders[0]!) ?? 0, entries: 1, unseen: 0 };
+      return trees.map(([folder = ""]) => {
+        measured.push(folder);
+        return { bytes: sizes.get(folder) ?? 0, entries: 1, unseen: 0 };
+      });
     },
   });
   return {
@@ -87,20 +89,26 @@ describe("DiskWatch", () => {
     expect(measured).toHaveLength(3);
   });
 
-  it("rests after a measurement for as long as keeps it below a twentieth", async () => {
+  it("measures together what is due, then rests for as long as keeps it below a twentieth", async () => {
     const { add, measured, pass, takes, watch } = bench();
     add("a");
     add("b");
     takes(1_000);
     pass(FIRST_MEASURE_MS);
-    await watch.check();
-    expect(measured).toEqual(["a"]);
-    pass(18_999);
-    await watch.check();
-    expect(measured).toEqual(["a"]);
-    pass(1);
+    add("c");
     await watch.check();
     expect(measured).toEqual(["a", "b"]);
+    pass(FIRST_MEASURE_MS - 1_000);
+    takes(10_000);
+    await watch.check();
+    expect(measured).toEqual(["a", "b", "c"]);
+    add("d");
+    pass(189_999);
+    await watch.check();
+    expect(measured).toHaveLength(3);
+    pass(1);
+    await watch.check();
+    expect(measured).toEqual(["a", "b", "c", "d"]);
   });
 
   it("forgets a sandbox that ended, and watches nothing without a limit", async () => {

@@ -14,8 +14,8 @@ const BELIEVED_MS = 300_000;
 /** After a measurement nothing is measured for this many times what it took: at most a twentieth of one CPU. */
 const REST_FACTOR = 19;
 
-/** Adds up what folders take; stops early beyond `enoughBytes`. */
-export type Measure = (request: MeasureRequest, signal: AbortSignal) => Promise<DiskUsage>;
+/** Adds up what each sandbox's folders take; stops early beyond `enoughBytes`. */
+export type Measure = (request: MeasureRequest, signal: AbortSignal) => Promise<readonly DiskUsage[]>;
 /** Bytes in use on the file system that holds a folder. */
 export type UsedBytes = (folder: string) => Promise<number>;
 
@@ -34,7 +34,7 @@ interface Entry extends DiskWatched {
 
 /**
  * Notices when a sandbox's files take more than its limit, and tells once. Files are added up only when the file system has
- * grown enough since the last time for the limit to be within reach, one sandbox at a time, in a thread.
+ * grown enough since the last time for the limit to be within reach, those that are due together, in a thread.
  */
 export class DiskWatch implements AsyncDisposable {
   readonly #options: {
@@ -77,19 +77,24 @@ export class DiskWatch implements AsyncDisposable {
   /** Looks once: measures what has to be measured. */
   async check(): Promise<void> {
     const { clock, limitBytes, measure, onExceeded, usedBytes } = this.#options;
-    for (const entry of [...this.#entries.values()]) {
-      const now = clock.monotonic();
-      if (now < this.#restUntil) return;
-      if (now < entry.firstAt) continue;
-      const used = await usedBytes(entry.folders[0]!);
-      const { measured } = entry;
-      if (measured !== undefined && now - measured.at < BELIEVED_MS) {
-        if (used - measured.used <= limitBytes - measured.bytes) continue;
-      }
-      const { bytes } = await measure({ folders: entry.folders, enoughBytes: limitBytes }, this.#stop.signal);
-      const tookMs = clock.monotonic() - now;
-      this.#restUntil = clock.monotonic() + REST_FACTOR * tookMs;
+    const now = clock.monotonic();
+    const grown = [...this.#entries.values()].filter(({ firstAt }) => now >= firstAt);
+    if (grown.length === 0 || now < this.#restUntil) return;
+    // All lie on the file system of the gateway's state.
+    const used = await usedBytes(grown[0]!.folders[0]!);
+    const due = grown.filter(({ measured }) => {
+      if (measured === undefined || now - measured.at >= BELIEVED_MS) return true;
+      return used - measured.used > limitBytes - measured.bytes;
+    });
+    if (due.length === 0) return;
+    const sizes = await measure(
+      { trees: due.map(({ folders }) => folders), enoughBytes: limitBytes },
+      this.#stop.signal,
+    );
+    this.#restUntil = clock.monotonic() + REST_FACTOR * (clock.monotonic() - now);
+    for (const [index, entry] of due.entries()) {
       if (this.#entries.get(entry.sandboxId) !== entry) continue;
+      const { bytes } = sizes[index]!;
       if (bytes > limitBytes) {
         this.#entries.delete(entry.sandboxId);
         onExceeded(entry, bytes);
@@ -124,7 +129,7 @@ const measureInThread: Measure = async (request, signal) => {
   const entry = threadEntry(import.meta.url, "./disk-usage-thread.ts", "disk-usage");
   const worker = new Worker(entry, { workerData: request, name: "disk-usage", execArgv: [] });
   worker.unref();
-  const { promise, resolve, reject } = Promise.withResolvers<DiskUsage>();
+  const { promise, resolve, reject } = Promise.withResolvers<readonly DiskUsage[]>();
   const onAbort = (): void => reject(signal.reason);
   signal.addEventListener("abort", onAbort, { once: true });
   worker.on("message", resolve).on("error", reject);

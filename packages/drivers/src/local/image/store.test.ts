@@ -86,7 +86,7 @@ describe("ImageStore", () => {
   });
 
   it("unpacks again when somebody cleared the folder", async () => {
-    const { state, store } = await open();
+    const { state, store } = await open({ flush: () => new Promise(() => {}) });
     const { digest } = await store.acquire(archive, wanted);
     rmSync(join(images(), digest), { recursive: true });
     expect(() => store.get(digest)).toThrow(/is gone/);
