@@ -285,6 +285,8 @@ export class Session {
 
   #sendEnded(error: unknown): void {
     const known = error instanceof RuntimeError;
+    // The session goes with this message; what was said before it is said.
+    this.#deps.pusher.flush();
     this.#uplink.send({
       case: "ended",
       value: create(SandboxEndedSchema, {
