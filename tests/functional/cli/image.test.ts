@@ -17,7 +17,7 @@ network_policies:
   api:
     endpoints:
       - { host: api.example-allowed.com, port: 443, protocol: rest, enforcement: enforce, access: read-only }
-    binaries: [{ path: "/**" }]
+    binaries: [{ path: /usr/bin/curl }]
 `;
 
 let before: Inventory;
