@@ -44,6 +44,8 @@ export interface ImageStoreOptions {
 const REPORT_MS = 1_000;
 /** Archives unpacked at once: more would only share the disk. */
 const MAX_UNPACKING = 2;
+/** Closing the store waits so long for removals. Milliseconds. */
+const CLOSE_MS = 1_000;
 /** Archives remembered for one image: the same content under several names. */
 const MAX_SOURCES = 8;
 /** Where flushing fails, the kernel's own write-back (30 s unless configured) is waited for. Milliseconds. */
@@ -163,7 +165,11 @@ export class ImageStore implements AsyncDisposable {
     this.#closed.abort(new DriverError("image_unavailable", "the gateway ends", { retryable: true }));
     clearTimeout(this.#sweeping);
     await Promise.allSettled([...this.#flights.values()].map(({ done }) => done));
-    await Promise.all(this.#removals);
+    // What is not removed by then is when the store is opened next.
+    const limit = new AbortController();
+    const late = this.#options.clock.sleep(CLOSE_MS, { signal: limit.signal, unref: true }).catch(() => {});
+    await Promise.race([Promise.all(this.#removals), late]);
+    limit.abort();
   }
 
   #start(key: string, archive: string): Flight {
