@@ -76,8 +76,7 @@ export class ClientCall {
     const { timeoutMs } = options;
     this.#deadline = performance.now() + (timeoutMs ?? Number.POSITIVE_INFINITY);
     if (timeoutMs !== undefined && timeoutMs < MAX_TIMER_MS) {
-      const expired = (): void => this.cancel(deadlinePassed());
-      this.#timer = setTimeout(expired, Math.max(0, timeoutMs));
+      this.#timer = setTimeout(() => this.cancel(deadlinePassed()), Math.max(0, timeoutMs));
     }
   }
 
@@ -162,7 +161,6 @@ export class ClientCall {
 
   /** The stream is gone. Without a status before, the outcome is a failure; messages that came are still read. */
   #lose(cause: unknown): void {
-    this.#sink.close();
     if (!this.#ended) this.#settle(this.#failure ?? this.#lost(cause));
     this.messages.finish();
   }
@@ -172,6 +170,8 @@ export class ClientCall {
     if (this.#ended) return;
     this.#ended = true;
     clearTimeout(this.#timer);
+    // Also of a stream that is still to be opened, and so does not close.
+    this.#sink.close();
     if (failure === undefined) this.#outcome.resolve();
     else this.#outcome.reject(failure);
     if (this.#headersKnown) return;

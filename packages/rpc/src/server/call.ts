@@ -60,10 +60,7 @@ export class ServerCall {
     this.#sink = new MessageSink(stream);
     this.#gzip = limits.compressMinBytes !== Infinity && acceptsGzip(headers["grpc-accept-encoding"]);
     stream.on("wantTrailers", () => this.#sendTrailers());
-    const gone = (): void => this.#abandon();
-    stream.on("aborted", gone);
-    stream.on("close", gone);
-    stream.on("error", gone);
+    for (const event of ["aborted", "close", "error"]) stream.on(event, () => this.#abandon());
     const timeoutMs = context.timeoutMs();
     if (timeoutMs !== undefined && timeoutMs < MAX_TIMER_MS) {
       this.#timer = setTimeout(() => this.#expire(), Math.max(0, timeoutMs));

@@ -32,6 +32,18 @@ describe("FrameReader", () => {
     );
   });
 
+  it("holds about the bytes of a message, however small its parts", () => {
+    const message = Buffer.alloc(1024 * 1024, "0123456789");
+    const frame = encodeFrame(message);
+    const frames: Frame[] = [];
+    const reader = new FrameReader();
+    const before = process.memoryUsage().heapUsed;
+    for (let at = 0; at < frame.length - 1; at++) reader.push(frame.subarray(at, at + 1), frames);
+    expect(process.memoryUsage().heapUsed - before).toBeLessThan(60 * 1024 * 1024);
+    reader.push(frame.subarray(-1), frames);
+    expect(message.equals(frames[0]!.data)).toBe(true);
+  });
+
   it("is not idle within a prefix or a message", () => {
     const frame = encodeFrame(Buffer.from("abc"));
     for (let cut = 1; cut < frame.length; cut++) {

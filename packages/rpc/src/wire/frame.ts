@@ -6,6 +6,9 @@ export const PREFIX_BYTES = 5;
 /** The flag of a message that is compressed as `grpc-encoding` says. */
 export const COMPRESSED = 1;
 
+/** Parts of a message, as they came, that are joined into one: each has an object that may be larger than its bytes. */
+const JOINED_PARTS = 256;
+
 /** One message as it travelled. */
 export interface Frame {
   readonly flags: number;
@@ -43,6 +46,8 @@ export class FrameReader {
   #length = 0;
   #flags = 0;
   #parts: Uint8Array[] = [];
+  /** How many of the parts were joined already: every byte is copied once for it, at most. */
+  #joined = 0;
   #received = 0;
 
   /** @param known flags that may be set; Connect's protocol has others than gRPC */
@@ -71,10 +76,14 @@ export class FrameReader {
       this.#received += taken;
       if (this.#received < this.#length) {
         this.#parts.push(part);
+        if (this.#parts.length - this.#joined === JOINED_PARTS) {
+          this.#parts.push(Buffer.concat(this.#parts.splice(this.#joined++)));
+        }
         return;
       }
       frames.push({ flags: this.#flags, data: this.#parts.length === 0 ? part : this.#join(part) });
       this.#parts = [];
+      this.#joined = 0;
       this.#received = 0;
       this.#prefixed = 0;
     }

@@ -31,6 +31,8 @@ export class MessageSource implements AsyncIterableIterator<Uint8Array, undefine
   #paused = false;
   #gzipped = false;
   #ended = false;
+  /** The stream ended before everything was read that had come. */
+  #cut = false;
   #failure: { readonly error: unknown } | undefined;
   #waiter: PromiseWithResolvers<IteratorResult<Uint8Array, undefined>> | undefined;
 
@@ -65,6 +67,7 @@ export class MessageSource implements AsyncIterableIterator<Uint8Array, undefine
   finish(): void {
     if (this.#failure !== undefined || this.#ended) return;
     this.#ended = true;
+    this.#cut = this.#stream.readableLength > 0 || !this.#reader.idle;
     const waiter = this.#waiter;
     this.#waiter = undefined;
     waiter?.resolve(this.#finished());
@@ -120,6 +123,8 @@ export class MessageSource implements AsyncIterableIterator<Uint8Array, undefine
 
   async #finished(): Promise<IteratorResult<Uint8Array, undefined>> {
     await this.#options.atEnd?.();
+    if (this.#cut)
+      throw new StatusError(StatusCode.unavailable, "the connection was lost before all messages were read");
     return { done: true, value: undefined };
   }
 

@@ -84,39 +84,30 @@ export function readStatus(fields: Fields, headers: Fields = {}): StatusError | 
   });
 }
 
+const HTTP_CODES: Readonly<Record<number, number>> = {
+  400: StatusCode.internal,
+  401: StatusCode.unauthenticated,
+  403: StatusCode.permissionDenied,
+  404: StatusCode.unimplemented,
+  429: StatusCode.unavailable,
+  502: StatusCode.unavailable,
+  503: StatusCode.unavailable,
+  504: StatusCode.unavailable,
+};
+
 /** The code for an answer that is no gRPC (https://grpc.github.io/grpc/core/md_doc_http-grpc-status-mapping.html). */
 export function codeFromHttpStatus(status: number): number {
-  switch (status) {
-    case 400:
-      return StatusCode.internal;
-    case 401:
-      return StatusCode.unauthenticated;
-    case 403:
-      return StatusCode.permissionDenied;
-    case 404:
-      return StatusCode.unimplemented;
-    case 429:
-    case 502:
-    case 503:
-    case 504:
-      return StatusCode.unavailable;
-    default:
-      return StatusCode.unknown;
-  }
+  return HTTP_CODES[status] ?? StatusCode.unknown;
 }
+
+const RESET_CODES: Readonly<Record<number, number>> = {
+  7: StatusCode.unavailable, // REFUSED_STREAM: not processed
+  8: StatusCode.canceled, // CANCEL
+  11: StatusCode.resourceExhausted, // ENHANCE_YOUR_CALM
+  12: StatusCode.permissionDenied, // INADEQUATE_SECURITY
+};
 
 /** The code for a stream that was reset (PROTOCOL-HTTP2.md, Errors). */
 export function codeFromReset(code: number): number {
-  switch (code) {
-    case 7: // REFUSED_STREAM: not processed
-      return StatusCode.unavailable;
-    case 8: // CANCEL
-      return StatusCode.canceled;
-    case 11: // ENHANCE_YOUR_CALM
-      return StatusCode.resourceExhausted;
-    case 12: // INADEQUATE_SECURITY
-      return StatusCode.permissionDenied;
-    default:
-      return StatusCode.internal;
-  }
+  return RESET_CODES[code] ?? StatusCode.internal;
 }
