@@ -131,7 +131,9 @@ async function measure(
         await shared?.[Symbol.asyncDispose]();
         shared = undefined;
       }
+      const startedAt = performance.now();
       await SUITES[name](stage).catch((error) => failed.push({ name, error }));
+      console.log(`    ${name}: ${Math.round((performance.now() - startedAt) / 1000)} s`);
     }
   } finally {
     for (const step of cleanups) await step();
