@@ -228,6 +228,34 @@ describe("supervisor session", () => {
     expect(boundary.state).toBe("confirmed");
     expect(findings).toEqual(["openshell.isolation.breached"]);
   });
+  it("starts nothing without Landlock that the policy calls a hard requirement", async () => {
+    boundary.confirmedLayers = [{ name: "landlock", enforced: false, detail: "abi=0" }];
+    const session = await nextSession();
+    await session.expect("hello");
+    const policy = create(SandboxPolicySchema, { version: 1, landlock: { compatibility: "hard_requirement" } });
+    session.send({
+      message: {
+        case: "accepted",
+        value: {
+          sessionId: "s1",
+          sandboxConfig: { ...config("1"), policy },
+          providerEnvironment: { providerRevision: "p1" },
+          mainProcess: { command: ["true"] },
+        },
+      },
+    });
+    await session.expect("bootstrapResult");
+    const { reason } = await session.expect("ended");
+    expect(reason).toMatchObject({ code: "isolation_below_minimum" });
+    expect(reason?.message).toContain("landlock (abi=0)");
+    expect(reason?.next).toContain("Linux 6.2");
+    expect(boundary.state).toBe("confirmed");
+  });
+  it("tells louder that Landlock is missing where it is not required", async () => {
+    boundary.confirmedLayers = [{ name: "landlock", enforced: false, detail: "abi=0" }];
+    await running();
+    expect(findings).toEqual(["landlock-unavailable"]);
+  });
   it("says as a finding what is not in force", async () => {
     await running();
     expect(findings).toEqual(["openshell.isolation.reduced"]);
@@ -299,6 +327,15 @@ describe("supervisor session", () => {
     const opened = await relay(session, RelayKind.EXEC);
     opened.send({ message: { case: "exec", value: { command: [], noLoginShell: true } } });
     expect(await events(opened)).toMatchObject({ exit: undefined, failure: "empty_command" });
+  });
+  it("takes the input of a command that cannot start off the connection", async () => {
+    const session = await running();
+    const opened = await relay(session, RelayKind.EXEC);
+    opened.send({ message: { case: "exec", value: { command: [], noLoginShell: true } } });
+    for (let frame = 0; frame < 20; frame++) opened.send({ message: { case: "stdin", value: Buffer.alloc(256 * 1024) } });
+    expect(await events(opened)).toMatchObject({ failure: "empty_command" });
+    opened.down.close();
+    await vi.waitFor(() => expect(opened.down.size).toBe(0));
   });
   it("applies a newer snapshot, ignores one that went back, keeps the last good one", async () => {
     const session = await running();
