@@ -79,3 +79,11 @@ export async function* downlinkFrames(
     channel.abort(error);
   }
 }
+
+/**
+ * Reads frames that nobody wants, to the end of their stream: left unread, they would hold it open, and with it a part of
+ * the window that all relays share. Never rejects for frames of {@link downlinkFrames}.
+ */
+export async function discard(frames: AsyncIterable<RelayDownlink>): Promise<void> {
+  for await (const _ of frames);
+}

@@ -332,7 +332,8 @@ describe("supervisor session", () => {
     const session = await running();
     const opened = await relay(session, RelayKind.EXEC);
     opened.send({ message: { case: "exec", value: { command: [], noLoginShell: true } } });
-    for (let frame = 0; frame < 20; frame++) opened.send({ message: { case: "stdin", value: Buffer.alloc(256 * 1024) } });
+    for (let frame = 0; frame < 20; frame++)
+      opened.send({ message: { case: "stdin", value: Buffer.alloc(256 * 1024) } });
     expect(await events(opened)).toMatchObject({ failure: "empty_command" });
     opened.down.close();
     await vi.waitFor(() => expect(opened.down.size).toBe(0));

@@ -23,7 +23,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, describeError, RuntimeError } from "@openshell/base";
 import type { Boundary, ExitStatus } from "@openshell/boundary";
-import { downlinkFrames, RelayChannel } from "../exec/relay.ts";
+import { discard, downlinkFrames, RelayChannel } from "../exec/relay.ts";
 import { type GatewayLink, SANDBOX_TOKEN_HEADER } from "../host/link.ts";
 import { Limits } from "../limits.ts";
 import type { LogPusher } from "../logs/log-pusher.ts";
@@ -259,6 +259,7 @@ export class Session {
           next: "Wait for one to end",
         }),
       );
+      void discard(input);
       return;
     }
     this.#relays.set(relayId, channel);
@@ -272,6 +273,7 @@ export class Session {
       })
       .finally(() => {
         this.#relays.delete(relayId);
+        return discard(input);
       });
   }
 
