@@ -51,7 +51,6 @@ export class ClientCall {
   readonly #contentType: string;
   #headers: Fields = {};
   #trailer: Fields | undefined;
-  #failure: StatusError | undefined;
   #headersKnown = false;
   #ended = false;
   #timer: NodeJS.Timeout | undefined;
@@ -118,16 +117,17 @@ export class ClientCall {
     this.#stream.close(CANCEL);
   }
 
+  /** An answer that is no gRPC cancels the call: the rest is not read. */
   #onResponse(headers: IncomingHttpHeaders, flags: number): void {
     const status = Number(headers[":status"]);
     const type = headers["content-type"] ?? "";
     if (status !== 200) {
-      this.#refuse(new StatusError(codeFromHttpStatus(status), `the server answered with HTTP status ${status}`));
+      this.cancel(new StatusError(codeFromHttpStatus(status), `the server answered with HTTP status ${status}`));
       return;
     }
     if (type !== this.#contentType && !(this.#contentType === PROTO && type === "application/grpc")) {
       const code = type.startsWith("application/grpc") ? StatusCode.internal : StatusCode.unknown;
-      this.#refuse(new StatusError(code, `the server answered with the content type ${JSON.stringify(type)}`));
+      this.cancel(new StatusError(code, `the server answered with the content type ${JSON.stringify(type)}`));
       return;
     }
     this.#headers = headers;
@@ -140,14 +140,8 @@ export class ClientCall {
     try {
       this.messages.gzipped = readEncoding(headers["grpc-encoding"], StatusCode.internal);
     } catch (error) {
-      this.#refuse(error as StatusError);
+      this.cancel(error);
     }
-  }
-
-  /** What came is no gRPC: the rest is not read. */
-  #refuse(failure: StatusError): void {
-    this.#failure = failure;
-    this.cancel(failure);
   }
 
   #conclude(trailer: Fields): void {
@@ -161,7 +155,7 @@ export class ClientCall {
 
   /** The stream is gone. Without a status before, the outcome is a failure; messages that came are still read. */
   #lose(cause: unknown): void {
-    if (!this.#ended) this.#settle(this.#failure ?? this.#lost(cause));
+    if (!this.#ended) this.#settle(this.#lost(cause));
     this.messages.finish();
   }
 

@@ -1,7 +1,11 @@
-import { createServer, type Socket } from "node:net";
+import { getEventListeners } from "node:events";
+import { createServer, connect as dial, type Socket } from "node:net";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { afterEach, describe, expect, it } from "vitest";
+import { Echo } from "../testing/echo.ts";
 import { Stand } from "../testing/stand.ts";
+import { ClientCall, requestFields } from "./call.ts";
+import { Connection } from "./connection.ts";
 
 let stand: Stand;
 afterEach(() => stand[Symbol.asyncDispose]());
@@ -57,9 +61,30 @@ describe("a lane connection", () => {
     stand = await Stand.start({ unary: (message) => message });
     let refusals = 1;
     stand.refuse = () => refusals-- > 0;
-    expect(await codeOf(stand.client().unary({}))).toBe("OK");
+    const { signal } = new AbortController();
+    expect(await codeOf(stand.client().unary({}, { signal }))).toBe("OK");
+    expect(getEventListeners(signal, "abort")).toEqual([]);
     refusals = 2;
     expect(await codeOf(stand.client().unary({}))).toBe("Unavailable");
+  });
+
+  it("dials again before a connection has no stream left to open", async () => {
+    stand = await Stand.start({ unary: (message) => message });
+    const connection = new Connection({ dial: () => dial(stand.port, "127.0.0.1") });
+    const call = async () => {
+      const type = "application/grpc+proto";
+      const call = new ClientCall(connection.request(requestFields(`/${Echo.typeName}/Unary`, type, undefined)));
+      call.send(new Uint8Array());
+      call.end();
+      await call.messages.next();
+      return call.messages.next();
+    };
+    const { session } = connection.request(requestFields("/none", "application/grpc", undefined)).on("error", () => {});
+    await call();
+    (session as unknown as { setNextStreamID(id: number): void }).setNextStreamID(2 ** 31 - 2 ** 16 - 3);
+    for (let count = 0; count < 6; count++) await call();
+    expect(session!.closed).toBe(true);
+    connection.close();
   });
 
   it("gets every answer while many large requests wait to be sent", async () => {

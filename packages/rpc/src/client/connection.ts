@@ -19,6 +19,8 @@ const STREAM_WINDOW = 1024 * 1024;
 /** What waits to be sent counts, and Node drops answers beyond it: its default of 10 is three calls of 4 MiB. */
 const SESSION_MEMORY_MB = 4_096;
 const CONNECTION_WINDOW = 16 * 1024 * 1024;
+/** From this stream on another connection is dialled: a connection has 2³⁰ streams, and their ids have 31 bits. */
+const LAST_STREAM = 2 ** 31 - 2 ** 16 + 1;
 
 /**
  * One HTTP/2 connection at a time, dialled on first use and again after it broke or the server told it to go. Calls on the
@@ -37,11 +39,17 @@ export class Connection {
   request(headers: OutgoingHttpHeaders): ClientHttp2Stream {
     if (this.#closed) throw new StatusError(StatusCode.unavailable, "this client has been closed");
     this.#session ??= this.#open();
+    const session = this.#session;
     try {
-      return this.#session.request(headers, { endStream: false });
+      const stream = session.request(headers, { endStream: false });
+      if ((stream.id ?? 0) >= LAST_STREAM) {
+        this.#session = undefined;
+        stream.once("close", () => session.close());
+      }
+      return stream;
     } catch (cause) {
       // The session ended between two of its events.
-      this.#session = undefined;
+      this.#leave(session);
       throw new StatusError(StatusCode.unavailable, "the connection has ended", { cause });
     }
   }
@@ -68,19 +76,18 @@ export class Connection {
       // grpc-go and grpcio send a status message that ends in a space as it is.
       strictFieldWhitespaceValidation: false,
     });
-    const leave = (): void => {
-      if (this.#session === session) this.#session = undefined;
-    };
+    const leave = (): void => this.#leave(session);
     session.once("connect", () => session.setLocalWindowSize(this.#options.connectionWindow ?? CONNECTION_WINDOW));
-    session.on("goaway", () => {
-      leave();
-      session.close();
-    });
-    session.on("close", leave);
-    // Each stream tells its caller.
-    session.on("error", leave);
+    // Of an error, each stream tells its caller.
+    for (const event of ["goaway", "close", "error"]) session.on(event, leave);
     if (keepalive !== undefined) keepAlive(session, keepalive);
     return session;
+  }
+
+  /** Opens no more calls on a session; those under way end there. */
+  #leave(session: ClientHttp2Session): void {
+    if (this.#session === session) this.#session = undefined;
+    session.close();
   }
 }
 

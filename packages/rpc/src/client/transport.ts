@@ -293,6 +293,7 @@ class CallSignal {
 
   /** Cancels `call` when `signal` (an interceptor's, or this one) aborts. */
   use(call: ClientCall, signal: AbortSignal): void {
+    this.#release?.();
     if (signal === NEVER) return;
     const cancel = (): void => call.cancel(abortError(signal));
     signal.addEventListener("abort", cancel, { once: true });

@@ -68,9 +68,8 @@ export class MessageSource implements AsyncIterableIterator<Uint8Array, undefine
     if (this.#failure !== undefined || this.#ended) return;
     this.#ended = true;
     this.#cut = this.#stream.readableLength > 0 || !this.#reader.idle;
-    const waiter = this.#waiter;
+    this.#waiter?.resolve(this.#finished());
     this.#waiter = undefined;
-    waiter?.resolve(this.#finished());
   }
 
   next(): Promise<IteratorResult<Uint8Array, undefined>> {

@@ -89,14 +89,11 @@ const HTTP_CODES: Readonly<Record<number, number>> = {
   401: StatusCode.unauthenticated,
   403: StatusCode.permissionDenied,
   404: StatusCode.unimplemented,
-  429: StatusCode.unavailable,
-  502: StatusCode.unavailable,
-  503: StatusCode.unavailable,
-  504: StatusCode.unavailable,
 };
 
 /** The code for an answer that is no gRPC (https://grpc.github.io/grpc/core/md_doc_http-grpc-status-mapping.html). */
 export function codeFromHttpStatus(status: number): number {
+  if (status === 429 || (status >= 502 && status <= 504)) return StatusCode.unavailable;
   return HTTP_CODES[status] ?? StatusCode.unknown;
 }
 
