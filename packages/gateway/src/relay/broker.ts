@@ -72,7 +72,12 @@ export class RelayBroker {
       throw resourceExhausted("too many executions are waiting to start", { next: "Try again", retryDelayMs: 100 });
     }
     const relayId = randomUUID();
-    const { promise, resolve, reject } = Promise.withResolvers<RelayChannel>();
+    const { promise, resolve, reject: refuse } = Promise.withResolvers<RelayChannel>();
+    // Forgotten in the same moment: a host that comes then would wait for a caller that is gone.
+    const reject = (error: unknown): void => {
+      this.#forget(relayId, sandboxId);
+      refuse(error);
+    };
     this.#pending.set(relayId, { sandboxId, resolve, reject, cancel: () => opener.cancel(relayId) });
     this.#pendingPerSandbox.set(sandboxId, mine + 1);
     const timer = new AbortController();

@@ -83,6 +83,21 @@ describe("relays", () => {
     expect(seen).toEqual(["stdout"]);
   });
 
+  it("refuse a host that comes in the very moment in which its caller leaves", async () => {
+    const broker = new RelayBroker(systemClock);
+    const caller = new AbortController();
+    let relayId = "";
+    const send = (open: { relayId: string }): boolean => {
+      relayId = open.relayId;
+      return true;
+    };
+    const opened = broker.open("s", RelayKind.EXEC, { send, cancel: () => {}, onEnd: never }, caller.signal);
+    caller.abort(new Error("left"));
+    const claimed = broker.claim(relayId, "s", new BoundedQueue<RelayUplink>(1), new AbortController().signal).next();
+    await expect(opened).rejects.toThrow("left");
+    await expect(claimed).rejects.toMatchObject({ code: Code.NotFound });
+  });
+
   it("tell a host's refusal as it is", async () => {
     const { uplink, channel } = await openRelay();
     uplink.offer(
