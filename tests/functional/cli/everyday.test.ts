@@ -88,6 +88,16 @@ test.skipIf(!existsSync("/usr/bin/script"))(
     const ended = await openshell.run(["sandbox", "connect", "shell"]);
     expect([ended.exitCode, ended.stderr]).toEqual([1, expect.stringContaining("openshell sandbox start shell")]);
     await openshell.ok(["sandbox", "delete", "shell"]);
+
+    // As in connect, so where the sandbox is created and joined at once.
+    const created = new Terminal(["sandbox", "create", "--name", "own"]);
+    created.type("echo up=$$\n");
+    await created.until(/^up=\d+/m);
+    created.type("\u0004");
+    await created.until(/detached; own runs on/);
+    expect(await created.status()).toBe(0);
+    expect(await openshell.json(["sandbox", "get", "own"])).toMatchObject({ phase: "Ready" });
+    await openshell.ok(["sandbox", "delete", "own"]);
   },
 );
 
@@ -155,6 +165,37 @@ test("policy update opens and closes single endpoints and requests while the san
   expect(await status("GET", "/y")).toBe("200");
   expect(await update("--remove-endpoint", `${host.name}:443`, "--wait")).toMatchObject({ exitCode: 0 });
   expect(await status("GET", "/y")).not.toBe("200");
+});
+
+test("lists follow labels, and say what is wrong with a selector", async () => {
+  const create = [
+    "sandbox",
+    "create",
+    "--detach",
+    "--label",
+    "team=blue",
+    "--name",
+    "labelled",
+    "--",
+    "sleep",
+    "infinity",
+  ];
+  await openshell.ok(create, { timeoutMs: 60_000 });
+  const list = (...args: string[]) => openshell.run(["sandbox", "list", "--names", ...args]);
+  expect((await list("-l", "team=blue")).stdout).toBe("labelled\n");
+  expect((await list()).stdout).toBe("dev\nlabelled\n");
+  expect(await list("--limit", "1")).toMatchObject({
+    stdout: "dev\n",
+    stderr: expect.stringMatching(/^more: --page-token \S+\n$/),
+  });
+  const wrong = await list("-l", "team");
+  expect([wrong.exitCode, wrong.stdout, wrong.stderr]).toEqual([
+    2,
+    "",
+    'error: --selector "team": must be a comma-separated list of key=value pairs\n  next: Write --selector KEY=VALUE,KEY2=VALUE2\n',
+  ]);
+  expect((await list("--page-token", "made-up")).exitCode).toBe(2);
+  await openshell.ok(["sandbox", "delete", "labelled"]);
 });
 
 test("completions know what exists, and start no gateway", async () => {

@@ -100,6 +100,8 @@ describe("launcher", () => {
     const main = join(checkout, "packages/cli/src/main.ts");
     writeFileSync(main, 'console.log("two");\n');
     execFileSync("touch", ["-d", "2001-01-01", main]);
+    // The tab key in a shell neither runs old code nor waits for new.
+    expect(await start("__complete", "bash", "")).toEqual({ stdout: "", stderr: "" });
     expect((await start()).stdout).toBe("two\n");
     writeFileSync(join(checkout, "packages/cli/src/word.ts"), 'export const word = "three";\n');
     writeFileSync(main, 'import { word } from "./word.ts";\nconsole.log(word);\n');

@@ -52,6 +52,7 @@ export const spec: CommandSpec = {
   ],
   about: [
     "Creates a sandbox with COMMAND as its main process (default: a login shell) and joins it with this terminal.",
+    "Ctrl-D, or Ctrl-P and then Ctrl-Q, leaves a terminal and lets the command run on; `sandbox connect` joins it again.",
     "The sandbox stays when the command has ended; its phase is then Completed, or Error for a status other than 0.",
     "With --restart-policy the gateway starts the command again: at once, and after a quick end following 1 s, doubling up to 3 min; 10 s of running begin anew. `sandbox stop` ends that. The status of this command is that of the first run.",
   ],
@@ -129,6 +130,7 @@ export async function run(context: Context, args: Args): Promise<number> {
         mainProcess: true,
         tty,
         detachable: !ephemeral,
+        inputOutlivesUs: !ephemeral && tty && context.surroundings.stdin.isTTY === true,
         signal: interruption.atOnce,
         recover: () => context.recoverGateway(),
       },
