@@ -1,9 +1,10 @@
 import type { ClientHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 import { ClientCall, requestFields } from "@openshell/rpc/client/call.ts";
+import { type Keepalive, keepAlive } from "@openshell/rpc/client/keepalive.ts";
 import { StatusError } from "@openshell/rpc/wire/status.ts";
 import { type Endpoint, SERVICE_PATH, tlsOptions } from "./endpoint.ts";
-import { CONNECT_TIMEOUT_MS, MAX_FRAME_BYTES, STREAM_WINDOW_BYTES } from "./limits.ts";
+import { CONNECT_TIMEOUT_MS, KEEPALIVE, MAX_FRAME_BYTES, STREAM_WINDOW_BYTES } from "./limits.ts";
 import { codeFromNumber, RpcError, readStatusDetails } from "./rpc-error.ts";
 import { connectionError } from "./unreachable.ts";
 
@@ -99,7 +100,7 @@ function dial(endpoint: Endpoint): Socket {
 }
 
 /** Opens a connection for one call. Rejects with {@link RpcError} when it does not stand within {@link CONNECT_TIMEOUT_MS}. */
-export function openConnection(endpoint: Endpoint): Promise<Connection> {
+export function openConnection(endpoint: Endpoint, keepalive: Keepalive = KEEPALIVE): Promise<Connection> {
   const http2 = process.getBuiltinModule("node:http2");
   const settings = { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false };
   const origin = endpoint.kind === "unix" ? "http://localhost" : endpoint.url.origin;
@@ -121,6 +122,7 @@ export function openConnection(endpoint: Endpoint): Promise<Connection> {
       // Until a call takes over, a loss shows in that call.
       session.on("error", () => {});
       session.setLocalWindowSize(STREAM_WINDOW_BYTES);
+      if (endpoint.kind !== "unix") keepAlive(session, keepalive);
       resolve({ session, socket });
     });
   });

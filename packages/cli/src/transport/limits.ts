@@ -2,6 +2,8 @@
 
 /** Longest wait for a connection. */
 export const CONNECT_TIMEOUT_MS = 10_000;
+/** A gateway on the network is pinged while a command runs there; one that has vanished is noticed so. */
+export const KEEPALIVE = { intervalMs: 20_000, timeoutMs: 20_000 } as const;
 /** Longest wait for the answer of a unary call, unless the call says otherwise. */
 export const CALL_TIMEOUT_MS = 30_000;
 /** A delete is answered when it is done or has been accepted; the gateway itself waits up to 20 s. */

@@ -1,3 +1,4 @@
+import { type AddressInfo, createServer, type Socket } from "node:net";
 import { create, toBinary } from "@bufbuild/protobuf";
 import { anyPack } from "@bufbuild/protobuf/wkt";
 import { BadRequestSchema, ErrorInfoSchema } from "@openshell/api/generated/google/rpc/error_details_pb.js";
@@ -157,4 +158,21 @@ test("a gRPC error keeps its details, and a lost connection is never taken for a
   const cut = (await open()).messages();
   await cut.next();
   expect(await failure(cut.next())).toMatchObject({ code: "internal" });
+});
+
+test("a gateway on the network that has vanished without a word is noticed", async () => {
+  const sockets: Socket[] = [];
+  // Its SETTINGS (RFC 9113 §6.5), and nothing ever again.
+  const silent = createServer((socket) => {
+    sockets.push(socket.on("error", () => {}).resume());
+    socket.write(Buffer.from([0, 0, 0, 4, 0, 0, 0, 0, 0]));
+  });
+  await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", resolve));
+  const url = new URL(`http://127.0.0.1:${(silent.address() as AddressInfo).port}`);
+  const remote: Endpoint = { kind: "tcp", url, tls: undefined };
+  const connection = openConnection(remote, { intervalMs: 20, timeoutMs: 50 });
+  const stream = await openGrpcStream(remote, connection, "ExecSandboxInteractive");
+  expect(await failure(stream.messages().next())).toMatchObject({ code: "unavailable" });
+  for (const socket of sockets) socket.destroy();
+  silent.close();
 });

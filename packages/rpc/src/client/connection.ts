@@ -1,6 +1,7 @@
 import { type ClientHttp2Session, type ClientHttp2Stream, connect, type OutgoingHttpHeaders } from "node:http2";
 import type { Duplex } from "node:stream";
 import { StatusCode, StatusError } from "../wire/status.ts";
+import { type Keepalive, keepAlive } from "./keepalive.ts";
 
 export interface ConnectionOptions {
   /** Opens the connection below HTTP/2: a socket, or a TLS socket that agreed on `h2`. */
@@ -8,7 +9,7 @@ export interface ConnectionOptions {
   /** `http://host` or `https://host`: scheme and authority of requests. */
   readonly origin?: string;
   /** A connection with calls under way is pinged; one that does not answer is given up. Milliseconds; none unless given. */
-  readonly keepalive?: { readonly intervalMs: number; readonly timeoutMs: number };
+  readonly keepalive?: Keepalive;
   /** Flow-control windows in bytes. */
   readonly streamWindow?: number;
   readonly connectionWindow?: number;
@@ -89,21 +90,4 @@ export class Connection {
     if (this.#session === session) this.#session = undefined;
     session.close();
   }
-}
-
-/** Ends a session whose other side has vanished without closing the connection. */
-function keepAlive(
-  session: ClientHttp2Session,
-  { intervalMs, timeoutMs }: { intervalMs: number; timeoutMs: number },
-): void {
-  const timer = setInterval(() => {
-    if (session.destroyed || session.connecting) return;
-    const lost = setTimeout(() => {
-      session.destroy(new StatusError(StatusCode.unavailable, "the server does not answer pings"));
-    }, timeoutMs);
-    lost.unref();
-    session.ping(() => clearTimeout(lost));
-  }, intervalMs);
-  timer.unref();
-  session.once("close", () => clearInterval(timer));
 }
