@@ -3,6 +3,8 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { create } from "@bufbuild/protobuf";
 import { SandboxPhase, SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -205,6 +207,28 @@ describe("reads that are kept", () => {
     await expect.poll(async () => (await store.sandboxes.byId(record.id))?.driver).toBe("by hand");
   });
 
+  it("are let go of with what was removed", async () => {
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc") as () => void;
+    const records = Array.from({ length: 20 }, (_, index) => sandbox(`box-${index}`));
+    const seen: WeakRef<object>[] = [];
+    for (const record of records) {
+      await store.write(store.sandboxes.create(record));
+      seen.push(new WeakRef((await store.sandboxes.byId(record.id))!));
+    }
+    const left = () => seen.filter((one) => one.deref() !== undefined).length;
+    // In a task of its own: a reference is held to the end of the one that looked at it.
+    const collected = async () => {
+      await new Promise(setImmediate);
+      collect();
+      return left();
+    };
+    expect(await collected()).toBe(records.length);
+    for (const record of records) await store.write(store.sandboxes.remove(record.id, "any"));
+    expect(await store.sandboxes.list({ limit: 10 })).toEqual([]);
+    await expect.poll(collected).toBe(0);
+  });
+
   it("cannot be changed by one of those who share them", async () => {
     const record = sandbox("box");
     await store.write(store.sandboxes.create(record));
@@ -285,5 +309,8 @@ describe("the cache of answers", () => {
     expect([cache.get("huge"), cache.weight]).toEqual([undefined, 100]);
     cache.set("c", "too heavy now", 101);
     expect([cache.get("c"), cache.weight]).toEqual([undefined, 60]);
+    cache.delete("a");
+    cache.delete("a");
+    expect([cache.get("a"), cache.weight]).toEqual([undefined, 0]);
   });
 });

@@ -24,11 +24,7 @@ export class WeightedCache<Value> {
 
   /** Keeps a value in place of others that were not used for longer. One that weighs more than everything may is not kept. */
   set(key: string, value: Value, weight: number): void {
-    const old = this.#entries.get(key);
-    if (old !== undefined) {
-      this.#entries.delete(key);
-      this.#weight -= old.weight;
-    }
+    this.delete(key);
     if (weight > this.#maxWeight) return;
     this.#entries.set(key, { value, weight });
     this.#weight += weight;
@@ -37,6 +33,13 @@ export class WeightedCache<Value> {
       this.#entries.delete(oldest);
       this.#weight -= entry.weight;
     }
+  }
+
+  delete(key: string): void {
+    const entry = this.#entries.get(key);
+    if (entry === undefined) return;
+    this.#entries.delete(key);
+    this.#weight -= entry.weight;
   }
 
   clear(): void {

@@ -144,7 +144,7 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
     remove(id, expected) {
       let remove = db.deleteFrom("sandboxes").where("id", "=", id);
       if (expected !== "any") remove = remove.where("resource_version", "=", expected);
-      return command(
+      const removal = command(
         statement("sandbox", remove, { expect: CONFLICT }),
         clearLabels(db, "sandbox", id),
         clearProviders(db, id),
@@ -154,6 +154,7 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
         statement("secret", db.deleteFrom("secrets").where("scope", "=", id)),
         statement("intent", db.deleteFrom("intents").where("subject", "=", id)),
       );
+      return { ...removal, result: () => records.forget(id) };
     },
   };
 }
@@ -203,6 +204,11 @@ class DecodedSandboxes {
     this.#bytes.set(record, bytes);
     this.#records.set(row.id, record, bytes);
     return record;
+  }
+
+  /** It was removed: nobody asks for it again. */
+  forget(id: string): void {
+    this.#records.delete(id);
   }
 
   bytesOf(record: SandboxRecord): number {
