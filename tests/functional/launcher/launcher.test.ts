@@ -49,12 +49,13 @@ function makeCheckout(folder: string): void {
       filter: (source) => !source.includes("/node_modules"),
     });
   }
-  for (const name of ["cli", "gateway", "supervisor"]) {
-    mkdirSync(join(folder, "packages", name, "src"), { recursive: true });
-    writeFileSync(join(folder, "packages", name, "src/main.ts"), "export {};\n");
+  // Whatever is bundled beside the command line, with nothing in it.
+  const programs = readFileSync(join(repository, "tools/build.ts"), "utf8").matchAll(/"(packages\/[^"]+\.ts)"/g);
+  for (const [, path] of programs) {
+    mkdirSync(join(folder, path!, ".."), { recursive: true });
+    writeFileSync(join(folder, path!), "export {};\n");
   }
-  mkdirSync(join(folder, "packages/gateway/src/store"));
-  writeFileSync(join(folder, "packages/gateway/src/store/writer-thread.ts"), "export {};\n");
+  mkdirSync(join(folder, "packages/cli/src"), { recursive: true });
   writeFileSync(join(folder, "packages/cli/src/main.ts"), 'console.log("one", ...process.argv.slice(2));\n');
   mkdirSync(join(folder, "proto"));
   symlinkSync(join(repository, "node_modules"), join(folder, "node_modules"));
