@@ -83,7 +83,10 @@ test("add_rule into an endpoint: ports are united, rules appended, what is set s
       allowEncodedSlash: true,
     }),
   ]);
-  expect(warnings).toEqual(["api.example.com:443: enforcement stays enforce, not audit"]);
+  expect(warnings).toEqual([
+    "api.example.com:443: enforcement stays enforce, not audit",
+    "api.example.com:443: port 8443 takes up what the endpoint has already",
+  ]);
   // Once more changes nothing.
   const again = policy(rules);
   expect(merged(again, add("api", rule([more]))).rules).toEqual(rules);

@@ -204,6 +204,9 @@ function mergeRules(name: string, existing: NetworkRule, incoming: NetworkRule, 
         `Name all ports: ${placeOf({ ...before, ports: merged.ports })}`,
       );
     }
+    const grown = merged.ports.filter((port) => !before.ports.includes(port));
+    if (grown.length > 0 && endpointKey({ ...merged, ports: [] }) !== endpointKey({ ...endpoint, ports: [] }))
+      warn(`${placeOf(before)}: port ${grown.join(", ")} takes up what the endpoint has already`);
     endpoints[index] = merged;
     changed = true;
   }
