@@ -9,6 +9,7 @@ import {
   EXIT_STATUSES,
   type Meaning,
   POLICY_PROBLEMS,
+  READY_REASONS,
   RUNTIME_ERRORS,
 } from "@openshell/base/catalogue/index.ts";
 
@@ -51,6 +52,12 @@ case, and the line \`next:\` what helps there. Where the two differ from this pa
     "Gateway, hosts and sandboxes",
     "In logs, conditions, and errors of commands on the gateway's own machine.",
     RUNTIME_ERRORS,
+  ),
+  section(
+    "Sandboxes",
+    "Reasons of the condition `Ready`: `openshell sandbox get NAME` shows the reason with its message.",
+    READY_REASONS,
+    "Reason",
   ),
   section("Policies", "`openshell policy validate -o json` gives them with file, line and column.", POLICY_PROBLEMS),
 ].join("\n");

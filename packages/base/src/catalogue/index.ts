@@ -5,6 +5,7 @@
 export * from "./api.ts";
 export * from "./calls.ts";
 export * from "./command-line.ts";
+export * from "./conditions.ts";
 export * from "./denials.ts";
 export * from "./exits.ts";
 export type { Meaning } from "./meaning.ts";

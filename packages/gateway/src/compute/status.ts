@@ -7,31 +7,9 @@ import {
   SandboxStatusSchema,
 } from "@openshell/api";
 import { toTimestamp } from "@openshell/api/times.ts";
+import type { ReadyReason } from "@openshell/base/catalogue/conditions.ts";
 
-/** Why a sandbox is ready or not; public, so the list only grows. */
-export type ReadyReason =
-  | "DependenciesReady"
-  | "DependenciesNotReady"
-  | "SupervisorNotConnected"
-  | "Starting"
-  | "Stopping"
-  | "Stopped"
-  | "Deleting"
-  | "MainProcessCompleted"
-  | "MainProcessFailed"
-  | "ConfigurationInvalid"
-  | "ComputeResourceMissing"
-  | "MachineRestarted"
-  | "RestartPending"
-  | "ProvisioningTimedOut"
-  | "SandboxEnded"
-  | "DiskLimitExceeded"
-  | "IsolationBreached"
-  | "IsolationBelowMinimum"
-  | "IsolationNotProven"
-  | "StartFailed"
-  | "DeleteFailed"
-  | "StopFailed";
+export type { ReadyReason } from "@openshell/base/catalogue/conditions.ts";
 
 export interface ConditionFacts {
   readonly type: string;
