@@ -102,6 +102,8 @@ async function attachOnce(
   };
   const onAbort = (): void => stream.close();
   options.signal?.addEventListener("abort", onAbort, { once: true });
+  // An interruption while the connection was being made told nobody.
+  if (options.signal?.aborted) onAbort();
   try {
     await stream.send(encodeStart({ ...options.start, ...(options.tty ? windowSize(stdout) : {}) }));
     input.begin(stream);
