@@ -1,4 +1,5 @@
 import type { IsolationLayer, Restrictions } from "@openshell/boundary";
+import { ACCESS_FS } from "@openshell/boundary/local/compile/landlock.ts";
 
 /** What an answer says of the layer: it held, the canary got through, or neither (the object to try it on does not exist). */
 export type Verdict = "held" | "through" | "unclear";
@@ -74,7 +75,12 @@ export function canaries(facts: CanaryFacts): readonly Canary[] {
   );
 }
 
-function outside({ layers, hostPaths, hostSocket, witness, netnsCookie }: CanaryFacts): readonly Canary[] {
+function outside(facts: CanaryFacts): readonly Canary[] {
+  const { layers, hostPaths, hostSocket, witness, netnsCookie } = facts;
+  const rules = facts.restrictions.landlock?.rules ?? [];
+  // What a policy or a volume puts there is the sandbox's own.
+  const named = (folder: string): boolean => rules.some(({ path }) => path === folder || path.startsWith(`${folder}/`));
+  const volumeInUsr = rules.some(({ path, access }) => path === "/usr" && (access & ACCESS_FS.makeReg) !== 0n);
   const systemIsReadOnly = layers.some(({ name, detail }) => name === "root_view" && detail.includes("read-only"));
   return [
     canary("namespaces", `abstract ${witness.abstractName}`, "an abstract socket of the host was reached", refused),
@@ -82,13 +88,15 @@ function outside({ layers, hostPaths, hostSocket, witness, netnsCookie }: Canary
     canary("namespaces", "interfaces", "a network interface beside loopback is up", reads(0n)),
     ...hostPaths.map((path) => canary("root_view", `see ${path}`, "a folder of the gateway's is visible", unseen)),
     canary("root_view", `unix ${hostSocket}`, "a socket of the host was reached", refused),
-    canary("root_view", "see /sys/kernel", "the kernel's settings in /sys are visible", unseen),
+    ...(named("/sys")
+      ? []
+      : [canary("root_view", "see /sys/kernel", "the kernel's settings in /sys are visible", unseen)]),
     canary("root_view", "read /proc/1/environ", "the environment of init could be read", refused),
     canary("root_view", "read /proc/kcore", "the kernel's memory could be read", refused),
     canary("root_view", "write /proc/sys/kernel/core_pattern", "a setting of the kernel could be written", refused),
     canary("root_view", "set-id /", "set-id programs count on the root's file system", reads(0n)),
     canary("root_view", "set-id /usr", "set-id programs count in /usr", reads(0n)),
-    ...(systemIsReadOnly
+    ...(systemIsReadOnly && !volumeInUsr
       ? [canary("root_view", `create /usr/${CANARY_FILE}`, "a file could be made in the system's folders", refused)]
       : []),
   ];

@@ -13,8 +13,8 @@ const ARRIVAL_MS = 200;
 export interface Witness extends AsyncDisposable {
   readonly port: number;
   readonly abstractName: string;
-  /** Whether somebody came. `expected`: a connection was made that may be one of these. */
-  reached(expected: boolean): Promise<boolean>;
+  /** Whether somebody came. Strangers of this machine may, too: asked only about a connection that was made inside. */
+  reached(): Promise<boolean>;
 }
 
 export async function openWitness(): Promise<Witness> {
@@ -34,8 +34,8 @@ export async function openWitness(): Promise<Witness> {
   return {
     port: typeof address === "object" && address !== null ? address.port : 0,
     abstractName,
-    async reached(expected) {
-      for (let waited = 0; expected && seen === 0 && waited < ARRIVAL_MS; waited += 10) await sleep(10);
+    async reached() {
+      for (let waited = 0; seen === 0 && waited < ARRIVAL_MS; waited += 10) await sleep(10);
       return seen > 0;
     },
     async [Symbol.asyncDispose]() {
