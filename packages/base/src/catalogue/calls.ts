@@ -28,7 +28,7 @@ export const CALL_CODES = {
   data_loss: ["Stored data are damaged.", "Restore a backup of the gateway's state"],
   unauthenticated: [
     "The gateway does not know you.",
-    "Run `openshell gateway login`, or choose another gateway with --gateway",
+    "Use a client certificate that the gateway knows, or choose another gateway with --gateway",
   ],
 } as const satisfies Readonly<Record<string, Meaning>>;
 
