@@ -39,6 +39,33 @@ it("is held by one process at a time and given back by kill -9", async () => {
   second.kill("SIGKILL");
 });
 
+/** Takes the locks 0, 1, … of the folder, each at its moment; tells which it got and keeps them until it is killed. */
+const contender = (startAt: number, rounds: number) =>
+  spawn(process.execPath, [
+    "--input-type=module",
+    "-e",
+    `import { acquireFileLock } from ${JSON.stringify(new URL("./file-lock.ts", import.meta.url).href)};
+     const got = [];
+     globalThis.locks = Array.from({ length: ${rounds} }, (_, round) => {
+       while (performance.timeOrigin + performance.now() < ${startAt} + round * 30);
+       const lock = acquireFileLock(${JSON.stringify(folder)} + "/" + round);
+       if (lock) got.push(round);
+       return lock;
+     });
+     console.log(JSON.stringify(got)); setInterval(() => {}, 1000);`,
+  ]);
+
+it("is had by one of two that ask at the same moment", async () => {
+  const rounds = 60;
+  const startAt = Date.now() + 600;
+  const children = [contender(startAt, rounds), contender(startAt, rounds)];
+  const got = await Promise.all(
+    children.map(async ({ stdout }) => JSON.parse(String((await once(stdout, "data"))[0])) as number[]),
+  );
+  for (const child of children) child.kill("SIGKILL");
+  expect(got.flat().toSorted((a, b) => a - b)).toEqual(Array.from({ length: rounds }, (_, round) => round));
+}, 20_000);
+
 it("is free again after its holder let go", () => {
   const path = join(folder, "lock");
   acquireFileLock(path)?.[Symbol.dispose]();

@@ -5,13 +5,19 @@ import { RuntimeError } from "./errors.ts";
 /** SQLITE_BUSY, https://www.sqlite.org/rescode.html. */
 const SQLITE_BUSY = 5;
 
+/**
+ * SQLite tries again for so long. Two processes that ask at the same moment each see the other's first step and give way:
+ * without a second try nobody would have the lock. Milliseconds.
+ */
+const TRY_MS = 15;
+
 /** A lock that the kernel gives back when its holder ends, however it ends. */
 export interface FileLock extends Disposable {
   readonly path: string;
 }
 
 /**
- * Takes the exclusive lock on `path` (created with mode 0600), or returns undefined at once when another process has it.
+ * Takes the exclusive lock on `path` (created with mode 0600), or returns undefined when another process has it.
  *
  * The lock is SQLite's own on an empty database: POSIX record locks, which Node has no call for. It is not inherited by
  * child processes. The file must be on a local disk, is never removed, and nothing else in this process may open it:
@@ -23,7 +29,7 @@ export function acquireFileLock(path: string): FileLock | undefined {
   let database: DatabaseSync | undefined;
   try {
     closeSync(openSync(path, constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW, 0o600));
-    database = new DatabaseSync(path, { timeout: 0 });
+    database = new DatabaseSync(path, { timeout: TRY_MS });
     database.exec("pragma journal_mode = memory; begin exclusive");
     const held = database;
     return { path, [Symbol.dispose]: () => held.close() };
