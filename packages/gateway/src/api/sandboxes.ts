@@ -22,6 +22,7 @@ import { LogField } from "@openshell/base";
 import { deletingPatch } from "../compute/controller.ts";
 import { DELETE_WAIT_MS, STOP_GRACE_MS, STOP_REPORT_MS } from "../compute/limits.ts";
 import { nextRun } from "../compute/restart.ts";
+import { isEphemeral } from "../compute/runtime-record.ts";
 import { mayStart, restartPending, wantsToRun, withPhase } from "../compute/status.ts";
 import { DONE } from "../sessions/reader.ts";
 import type { SandboxRecord } from "../store/types.ts";
@@ -74,8 +75,9 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
           await activeWorkspace(deps, workspace);
           const record = await createSandbox(deps, request, workspace, caller, admission);
           void controller.request(record.id);
-          // Whoever announced an attachment attaches at once, and waits there.
-          if (request.awaitMainProcessAttachment) return respond(record);
+          // Whoever announced an attachment attaches at once, and waits there. A sandbox that goes by itself may be gone before
+          // its start was seen: whoever watches it needs to begin now.
+          if (request.awaitMainProcessAttachment || isEphemeral(record)) return respond(record);
           return respond(await startedSoon(deps, record, context.signal));
         },
       );
