@@ -23,6 +23,7 @@ import type { HostRecord, SandboxChange, SandboxPatch, SandboxRecord, Store } fr
 import { KeyedQueue } from "./keyed-queue.ts";
 import { attachMessage, type LaunchFacts, sandboxIntent } from "./launch.ts";
 import {
+  EPHEMERAL_GRACE_MS,
   PROVISIONING_LIMIT_MS,
   REATTACH_LIMIT_MS,
   RESTART_LAST_MS,
@@ -111,8 +112,11 @@ export class SandboxController implements HostEvents {
   /** The main process of this generation has ended and that is stored: compute is released once its output was taken. */
   mainProcessEnded(record: SandboxRecord): void {
     const { attachments, clock } = this.#deps;
+    const { awaitAttachment } = runtimeFacts(record);
     this.#draining.set(record.id, record.generation);
-    void attachments.drained(record.id, runtimeFacts(record).awaitAttachment, clock).then(() => {
+    void attachments.drained(record.id, awaitAttachment, clock).then(async () => {
+      // Whoever was attached asks for the log next, and removes the sandbox then.
+      if (isEphemeral(record) && awaitAttachment) await clock.sleep(EPHEMERAL_GRACE_MS, { unref: true });
       if (this.#draining.get(record.id) === record.generation) this.#draining.delete(record.id);
       return this.request(record.id);
     });

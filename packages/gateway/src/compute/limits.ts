@@ -39,3 +39,5 @@ export const LOG_FIELDS = 32;
 export const WATCH_QUEUE = 1_024;
 /** Streams that may watch one sandbox. */
 export const MAX_WATCHERS = 64;
+/** A sandbox that goes by itself stays so long after whoever was attached to it left: the log tells why a command failed. */
+export const EPHEMERAL_GRACE_MS = 500;
