@@ -26,8 +26,6 @@ export async function egress(stage: Stage): Promise<void> {
 
 /** Rounds in which two measurements take turns: a slow moment of the machine then falls on both. */
 const ROUNDS = 3;
-/** Of the time of a measurement, for each round. */
-const ROUND_SHARE = 0.5;
 
 type Side = "direct" | "inside";
 
@@ -43,7 +41,7 @@ async function inTurns<Name extends string>(
   for (let round = 0; round < ROUNDS; round += 1) {
     for (const name of names) {
       const [side, wanted] = jobs[name];
-      const job = { seconds: seconds * ROUND_SHARE, ...wanted };
+      const job = { seconds, ...wanted };
       found
         .get(name)!
         .push(
