@@ -1,7 +1,7 @@
 import type { ClientHttp2Session } from "node:http2";
 import type { Socket } from "node:net";
 import { ClientCall, requestFields } from "@openshell/rpc/client/call.ts";
-import { type Keepalive, keepAlive } from "@openshell/rpc/client/keepalive.ts";
+import { type Keepalive, keepAlive } from "@openshell/rpc/wire/keepalive.ts";
 import { StatusError } from "@openshell/rpc/wire/status.ts";
 import { type Endpoint, SERVICE_PATH, tlsOptions } from "./endpoint.ts";
 import { CONNECT_TIMEOUT_MS, KEEPALIVE, MAX_FRAME_BYTES, STREAM_WINDOW_BYTES } from "./limits.ts";

@@ -13,6 +13,7 @@ import {
 } from "node:http2";
 import type { Socket } from "node:net";
 import type { TLSSocket } from "node:tls";
+import { keepAlive } from "@openshell/rpc/wire/keepalive.ts";
 import { HttpLimits } from "./limits.ts";
 import { isStranger, type Peer, setPeer } from "./peer.ts";
 
@@ -21,6 +22,8 @@ export interface RequestSink {
   stream(stream: ServerHttp2Stream, headers: IncomingHttpHeaders, rawHeaders: string[], peer: Peer): void;
   request(request: IncomingMessage, response: ServerResponse, peer: Peer): void;
 }
+
+const KEEPALIVE = { intervalMs: HttpLimits.pingIntervalMs, timeoutMs: HttpLimits.pingTimeoutMs };
 
 /** An HTTP/2 client says this first (RFC 9113 §3.4); four bytes tell it from every HTTP/1 method. */
 const PREFACE_START = Buffer.from("PRI ");
@@ -65,7 +68,7 @@ export class ConnectionServer {
       this.#sessions.add(session);
       session.once("close", () => this.#sessions.delete(session));
       expectSettings(session);
-      if (options.ping) keepAlive(session);
+      if (options.ping) keepAlive(session, KEEPALIVE);
       if (this.#draining) session.close();
     });
     // A broken connection is an everyday event; whoever waits on its streams is told by the stream.
@@ -183,17 +186,4 @@ function expectSettings(session: ServerHttp2Session): void {
   const arrived = (): void => clearTimeout(late);
   session.once("remoteSettings", arrived);
   session.once("close", arrived);
-}
-
-/** Ends a session whose other side has vanished without closing the connection. */
-function keepAlive(session: ServerHttp2Session): void {
-  const timer = setInterval(() => {
-    if (session.destroyed) return;
-    const lost = setTimeout(() => session.destroy(), HttpLimits.pingTimeoutMs);
-    lost.unref();
-    // A ping that cannot be sent means that the session is closing; the timer above ends it in any case.
-    session.ping(() => clearTimeout(lost));
-  }, HttpLimits.pingIntervalMs);
-  timer.unref();
-  session.once("close", () => clearInterval(timer));
 }

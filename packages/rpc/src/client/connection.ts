@@ -1,7 +1,7 @@
 import { type ClientHttp2Session, type ClientHttp2Stream, connect, type OutgoingHttpHeaders } from "node:http2";
 import type { Duplex } from "node:stream";
+import { type Keepalive, keepAlive } from "../wire/keepalive.ts";
 import { StatusCode, StatusError } from "../wire/status.ts";
-import { type Keepalive, keepAlive } from "./keepalive.ts";
 
 export interface ConnectionOptions {
   /** Opens the connection below HTTP/2: a socket, or a TLS socket that agreed on `h2`. */
