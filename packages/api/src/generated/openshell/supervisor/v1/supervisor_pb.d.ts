@@ -62,7 +62,7 @@ export declare const HostUplinkSchema: GenMessage<HostUplink>;
  */
 export declare type HostHello = Message<"openshell.supervisor.v1.HostHello"> & {
   /**
-   * 2 is the revision described here; 1 is reserved for a polling peer.
+   * 2 is the revision described here.
    *
    * @generated from field: uint32 protocol_revision = 1;
    */
@@ -133,7 +133,8 @@ export declare type HeldSandbox = Message<"openshell.supervisor.v1.HeldSandbox">
 export declare const HeldSandboxSchema: GenMessage<HeldSandbox>;
 
 /**
- * One message for all sandboxes of the host.
+ * One message for all sandboxes of the host. It renews what the host's sessions last observed (`ReadinessObservation`),
+ * except for the sandboxes that it names: their evidence has lapsed.
  *
  * @generated from message openshell.supervisor.v1.HostHeartbeat
  */
@@ -147,6 +148,11 @@ export declare type HostHeartbeat = Message<"openshell.supervisor.v1.HostHeartbe
    * @generated from field: uint64 resident_bytes = 2;
    */
   residentBytes: bigint;
+
+  /**
+   * @generated from field: repeated string readiness_lapsed = 3;
+   */
+  readinessLapsed: string[];
 };
 
 /**
@@ -701,6 +707,12 @@ export declare type SupervisorUplink = Message<"openshell.supervisor.v1.Supervis
      */
     value: SandboxEnded;
     case: "ended";
+  } | {
+    /**
+     * @generated from field: openshell.supervisor.v1.ReadinessObservation readiness = 9;
+     */
+    value: ReadinessObservation;
+    case: "readiness";
   } | { case: undefined; value?: undefined };
 };
 
@@ -709,6 +721,87 @@ export declare type SupervisorUplink = Message<"openshell.supervisor.v1.Supervis
  * Use `create(SupervisorUplinkSchema)` to create a new message.
  */
 export declare const SupervisorUplinkSchema: GenMessage<SupervisorUplink>;
+
+/**
+ * What the supervisor has in force, told when it changes; the host's heartbeat renews it. Evidence, never a wish: a field
+ * is true only when the object that does the work says so.
+ *
+ * @generated from message openshell.supervisor.v1.ReadinessObservation
+ */
+export declare type ReadinessObservation = Message<"openshell.supervisor.v1.ReadinessObservation"> & {
+  /**
+   * @generated from field: string session_id = 1;
+   */
+  sessionId: string;
+
+  /**
+   * From 1 for each session; going back is ignored.
+   *
+   * @generated from field: uint64 sequence = 2;
+   */
+  sequence: bigint;
+
+  /**
+   * @generated from field: string attachment_epoch = 3;
+   */
+  attachmentEpoch: string;
+
+  /**
+   * @generated from field: string provider_revision = 4;
+   */
+  providerRevision: string;
+
+  /**
+   * @generated from field: string config_revision = 5;
+   */
+  configRevision: string;
+
+  /**
+   * @generated from field: string policy_hash = 6;
+   */
+  policyHash: string;
+
+  /**
+   * Credentials of `provider_revision` are those that requests get.
+   *
+   * @generated from field: bool credentials_installed = 7;
+   */
+  credentialsInstalled: boolean;
+
+  /**
+   * The policy of `policy_hash` decides.
+   *
+   * @generated from field: bool policy_active = 8;
+   */
+  policyActive: boolean;
+
+  /**
+   * Processes that start now see the names of `provider_revision`.
+   *
+   * @generated from field: bool launch_environment_installed = 9;
+   */
+  launchEnvironmentInstalled: boolean;
+
+  /**
+   * Identity of the running main process; empty while there is none.
+   *
+   * @generated from field: string process_instance_id = 10;
+   */
+  processInstanceId: string;
+
+  /**
+   * Why something is not in force; unset when everything is.
+   *
+   * @generated from field: openshell.supervisor.v1.Failure failure = 11;
+   */
+  failure?: Failure | undefined;
+};
+
+/**
+ * Describes the message openshell.supervisor.v1.ReadinessObservation.
+ * Use `create(ReadinessObservationSchema)` to create a new message.
+ */
+export declare const ReadinessObservationSchema: GenMessage<ReadinessObservation>;
 
 /**
  * @generated from message openshell.supervisor.v1.SupervisorHello
@@ -1360,9 +1453,47 @@ export declare type SandboxConfig = Message<"openshell.supervisor.v1.SandboxConf
   providerRevision: string;
 
   /**
+   * Effective settings by key; booleans as `true` and `false`. A key that is set nowhere is absent.
+   *
    * @generated from field: map<string, string> settings = 6;
    */
   settings: { [key: string]: string };
+
+  /**
+   * Replaced with every change of the set of attached providers. With `provider_revision` and `policy_hash` the identity
+   * that pairs this with a provider environment; equality only.
+   *
+   * @generated from field: string attachment_epoch = 7;
+   */
+  attachmentEpoch: string;
+
+  /**
+   * `fail_closed` or `retain_last_valid`: what a policy that cannot be enforced leaves in force.
+   *
+   * @generated from field: string validation_failure_mode = 8;
+   */
+  validationFailureMode: string;
+
+  /**
+   * `sandbox` or `global`.
+   *
+   * @generated from field: string policy_source = 9;
+   */
+  policySource: string;
+
+  /**
+   * Revision of the global policy; 0 when there is none.
+   *
+   * @generated from field: uint32 global_policy_version = 10;
+   */
+  globalPolicyVersion: number;
+
+  /**
+   * The middleware services that the policy names, from gateway.toml.
+   *
+   * @generated from field: repeated openshell.supervisor.v1.MiddlewareService middleware = 11;
+   */
+  middleware: MiddlewareService[];
 };
 
 /**
@@ -1370,6 +1501,50 @@ export declare type SandboxConfig = Message<"openshell.supervisor.v1.SandboxConf
  * Use `create(SandboxConfigSchema)` to create a new message.
  */
 export declare const SandboxConfigSchema: GenMessage<SandboxConfig>;
+
+/**
+ * How to reach one middleware service. Only an operator registers them.
+ *
+ * @generated from message openshell.supervisor.v1.MiddlewareService
+ */
+export declare type MiddlewareService = Message<"openshell.supervisor.v1.MiddlewareService"> & {
+  /**
+   * @generated from field: string name = 1;
+   */
+  name: string;
+
+  /**
+   * `http://` or `https://`, host and port.
+   *
+   * @generated from field: string endpoint = 2;
+   */
+  endpoint: string;
+
+  /**
+   * Additional roots for an https endpoint.
+   *
+   * @generated from field: string ca_pem = 3;
+   */
+  caPem: string;
+
+  /**
+   * Payload it may be sent, ≤ 4 MiB.
+   *
+   * @generated from field: uint32 max_payload_bytes = 4;
+   */
+  maxPayloadBytes: number;
+
+  /**
+   * @generated from field: google.protobuf.Duration timeout = 5;
+   */
+  timeout?: Duration | undefined;
+};
+
+/**
+ * Describes the message openshell.supervisor.v1.MiddlewareService.
+ * Use `create(MiddlewareServiceSchema)` to create a new message.
+ */
+export declare const MiddlewareServiceSchema: GenMessage<MiddlewareService>;
 
 /**
  * @generated from message openshell.supervisor.v1.ProviderEnvironment
@@ -1386,6 +1561,20 @@ export declare type ProviderEnvironment = Message<"openshell.supervisor.v1.Provi
    * @generated from field: repeated openshell.supervisor.v1.ProviderValue values = 2;
    */
   values: ProviderValue[];
+
+  /**
+   * Identity of the configuration that this belongs to, as in SandboxConfig.
+   *
+   * @generated from field: string attachment_epoch = 3;
+   */
+  attachmentEpoch: string;
+
+  /**
+   * Hash of the policy that the bindings were derived from.
+   *
+   * @generated from field: string policy_hash = 4;
+   */
+  policyHash: string;
 };
 
 /**
