@@ -9,10 +9,12 @@ oldest_node=24
 say() { printf 'openshell: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 
-# `quietly npm ARGS FOLDER`: what npm says is shown only when it fails, and only its first lines.
+# `quietly npm ARGS FOLDER`: what npm says is shown only when it fails, and only its first lines. npm runs under the Node that it
+# came with: under another it would look elsewhere for the machine's npmrc, where proxies and authorities are written.
+path_of_npm=$PATH
 quietly() {
   # shellcheck disable=SC2086
-  if (cd "$3" && "$1" $2 --loglevel=error) >"$out/npm.log" 2>&1; then return 0; fi
+  if (cd "$3" && PATH=$path_of_npm && "$1" $2 --loglevel=error) >"$out/npm.log" 2>&1; then return 0; fi
   head -n 8 "$out/npm.log" >&2
   return 1
 }

@@ -129,6 +129,26 @@ describe("launcher", () => {
     expect(said).toMatch(/another openshell is preparing this checkout; waiting for it/);
   });
 
+  it("installs packages with npm under its own Node, whose folder holds the machine's npmrc", () => {
+    const fresh = join(base, "fresh");
+    makeCheckout(fresh);
+    rmSync(join(fresh, "node_modules"));
+    rmSync(join(fresh, "tools/node/node_modules"), { force: true });
+    const pinned = join(fresh, "tools/node/node_modules", `node-linux-${process.arch}`, "bin");
+    mkdirSync(pinned, { recursive: true });
+    symlinkSync(process.execPath, join(pinned, "node"));
+    const system = join(base, "system");
+    mkdirSync(system);
+    writeFileSync(join(system, "node"), "#!/bin/sh\necho v20.0.0\n", { mode: 0o755 });
+    writeFileSync(join(system, "npm"), '#!/bin/sh\necho "npm under $(command -v node)"\nexit 1\n', { mode: 0o755 });
+    const result = spawnSync(join(fresh, "openshell"), [], {
+      env: { ...env(), PATH: `${system}:${systemPath()}` },
+      encoding: "utf8",
+    });
+    expect(result.stderr).toContain(`npm under ${join(system, "node")}\n`);
+    expect(result.stderr).toContain("Check that npm reaches its registry");
+  });
+
   it("names the Debian package when there is no compiler", async () => {
     writeFileSync(join(checkout, "packages/cli/src/main.ts"), 'console.log("six");\n');
     const result = spawnSync(join(checkout, "openshell"), [], {
