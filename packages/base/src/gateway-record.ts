@@ -1,8 +1,10 @@
-import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import type { RuntimeErrorCode } from "./catalogue/runtime.ts";
 import type { GatewayPaths } from "./paths.ts";
 import { isAlive, type ProcessIdentity } from "./process-identity.ts";
+import { readTextFile } from "./read-file.ts";
+
+const MAX_RECORD_BYTES = 64 * 1024;
 
 /**
  * What a running gateway writes to `<runtime>/gateway.json` once it listens, and removes when it ends in order. A record
@@ -35,7 +37,7 @@ export function userSocketPath(paths: Pick<GatewayPaths, "runtime">): string {
 /** The record, whether its process is alive or not; undefined when there is none or it cannot be read. */
 export function readGatewayRecord(paths: Pick<GatewayPaths, "runtime">): GatewayRecord | undefined {
   try {
-    const record = JSON.parse(readFileSync(gatewayRecordPath(paths), "utf8")) as GatewayRecord;
+    const record = JSON.parse(readTextFile(gatewayRecordPath(paths), MAX_RECORD_BYTES)) as GatewayRecord;
     return typeof record.pid === "number" && typeof record.startTime === "string" ? record : undefined;
   } catch {
     return undefined;

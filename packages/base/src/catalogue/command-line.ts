@@ -20,6 +20,7 @@ export const COMMAND_LINE_ERRORS = {
   ],
   change_invalid: ["A change of a policy would not be accepted.", "Correct the options that the message names"],
   command_status_unknown: ["A command ended without telling its status.", "Check what it did before running it again"],
+  credential_value_invalid: ["A credential's value is not text.", "Give it as UTF-8 text"],
   credential_value_missing: [
     "A credential was named and no value was found for it.",
     "Set the variable, or pipe the value into the command",

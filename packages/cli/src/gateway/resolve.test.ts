@@ -97,7 +97,7 @@ test("what cannot be used is refused with a next step", () => {
   register("sso", { gateway_endpoint: "https://x.example.com", is_remote: true, auth_mode: "oidc" });
   expect(() => resolve({ name: "sso" })).toThrow(/asks for a login/);
   write("c/openshell/gateways/bad/metadata.json", "{");
-  expect(() => resolve({ name: "bad" })).toThrow(/cannot be read/);
+  expect(() => resolve({ name: "bad" })).toThrow(/metadata\.json is not JSON/);
 });
 
 test("an auto-started gateway of another build is outdated, one that a person started is not", () => {

@@ -1,7 +1,7 @@
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { systemCode } from "@openshell/base/errors.ts";
 import { clientConfigRoot, type GatewayPaths, gatewayPaths, type PathEnvironment } from "@openshell/base/paths.ts";
+import { readTextFile, UnusableFile } from "@openshell/base/read-file.ts";
 import { CliError, usageError } from "../errors.ts";
 import type { Endpoint } from "../transport/endpoint.ts";
 
@@ -28,7 +28,9 @@ export interface GatewayMetadata {
   readonly authMode: string;
 }
 
-const NAME = /^[A-Za-z0-9._-]+$/;
+const NAME = /^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$/;
+/** Registrations and certificates are a few KiB. */
+const MAX_REGISTRATION_BYTES = 1024 * 1024;
 /** System-wide registrations, below those of the user. */
 const SYSTEM_FOLDER = "/etc/openshell";
 
@@ -45,7 +47,7 @@ export function registrationRoots(where: PathEnvironment): readonly string[] {
 export function resolveGateway(choice: GatewayChoice, where: PathEnvironment): Target {
   if (choice.endpoint !== undefined) return fromEndpoint(choice.endpoint, choice, where);
   const name = choice.name ?? activeGateway(where) ?? DEFAULT_GATEWAY;
-  if (!NAME.test(name) || name.startsWith(".")) {
+  if (!NAME.test(name)) {
     throw usageError(
       `${JSON.stringify(name)} is no name of a gateway`,
       "Use letters, digits, dots, hyphens and underscores",
@@ -79,8 +81,14 @@ export function embedded(name: string, where: PathEnvironment): (Target & { read
 
 export function activeGateway(where: PathEnvironment): string | undefined {
   for (const root of registrationRoots(where)) {
-    const name = readText(join(root, "active_gateway"))?.trim();
-    if (name !== undefined && name !== "") return name;
+    const path = join(root, "active_gateway");
+    const name = readText(path)?.trim();
+    if (name === undefined || name === "") continue;
+    if (NAME.test(name)) return name;
+    throw new CliError(`${path} holds no name of a gateway`, {
+      code: "registration_unreadable",
+      next: "Correct or remove it",
+    });
   }
   return undefined;
 }
@@ -90,19 +98,19 @@ export function readMetadata(name: string, where: PathEnvironment): GatewayMetad
     const path = join(root, "gateways", name, "metadata.json");
     const text = readText(path);
     if (text === undefined) continue;
+    const wrong = (what: string, cause?: unknown) =>
+      new CliError(`${path} ${what}`, { code: "registration_unreadable", next: "Correct or remove it", cause });
+    let value: Record<string, unknown> | null;
     try {
-      const value = JSON.parse(text) as Record<string, unknown>;
-      const endpoint = value["gateway_endpoint"];
-      if (typeof endpoint !== "string") throw new TypeError("gateway_endpoint is missing");
-      const authMode = typeof value["auth_mode"] === "string" ? value["auth_mode"] : "mtls";
-      return { endpoint, isRemote: value["is_remote"] === true, authMode };
+      value = JSON.parse(text) as typeof value;
     } catch (error) {
-      throw new CliError(`${path} cannot be read: ${(error as Error).message}`, {
-        code: "registration_unreadable",
-        next: "Correct or remove it",
-        cause: error,
-      });
+      throw wrong("is not JSON", error);
     }
+    const endpoint = value?.["gateway_endpoint"];
+    if (typeof endpoint !== "string") throw wrong("has no gateway_endpoint");
+    if (urlProblem(endpoint) !== undefined) throw wrong("has a gateway_endpoint that is no gateway URL");
+    const authMode = typeof value?.["auth_mode"] === "string" ? value["auth_mode"] : "mtls";
+    return { endpoint, isRemote: value?.["is_remote"] === true, authMode };
   }
   return undefined;
 }
@@ -163,23 +171,35 @@ function fromMetadata(name: string, metadata: GatewayMetadata, choice: GatewayCh
   return { kind: "remote", name, authMode: "mtls", endpoint: { kind: "tcp", url, tls } };
 }
 
+const URL_FORM = "Write https://HOST:PORT";
+
 function parseUrl(text: string): URL {
-  const url = URL.parse(/^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`);
-  if (url === null || (url.protocol !== "https:" && url.protocol !== "http:") || url.hostname === "") {
-    throw usageError(`${JSON.stringify(text)} is no gateway URL`, "Write https://HOST:PORT");
-  }
-  return url;
+  const problem = urlProblem(text);
+  if (problem !== undefined) throw usageError(problem, URL_FORM);
+  return urlOf(text)!;
+}
+
+function urlOf(text: string): URL | null {
+  return URL.parse(/^[a-z][a-z0-9+.-]*:\/\//i.test(text) ? text : `https://${text}`);
+}
+
+/** What is wrong with the URL of a gateway; what stands before an `@` may be a password, and is not repeated. */
+function urlProblem(text: string): string | undefined {
+  if (text.includes("@")) return "a gateway URL holds no user and no password";
+  const url = urlOf(text);
+  if (url !== null && (url.protocol === "https:" || url.protocol === "http:") && url.hostname !== "") return undefined;
+  return `${JSON.stringify(text)} is no gateway URL`;
 }
 
 function readText(path: string): string | undefined {
   try {
-    return readFileSync(path, "utf8");
+    return readTextFile(path, MAX_REGISTRATION_BYTES);
   } catch (error) {
-    const code = systemCode(error);
-    if (code === "ENOENT" || code === "ENOTDIR") return undefined;
-    throw new CliError(`${path} cannot be read (${code})`, {
+    if (!(error instanceof UnusableFile)) throw error;
+    if (error.missing) return undefined;
+    throw new CliError(`${path} ${error.message}`, {
       code: "registration_unreadable",
-      next: "Check its rights",
+      next: "Correct or remove it, or check its rights",
       cause: error,
     });
   }

@@ -1,3 +1,4 @@
+import { decodeText, UnusableFile } from "@openshell/base/read-file.ts";
 import type { Flag } from "../args.ts";
 import { type Context, pairs } from "../context.ts";
 import { CliError, usageError } from "../errors.ts";
@@ -70,13 +71,24 @@ async function readValue(context: Context, key: string): Promise<string> {
       });
     chunks.push(Buffer.from(chunk as Buffer));
   }
-  const value = Buffer.concat(chunks)
-    .toString("utf8")
-    .replace(/\r?\n$/, "");
+  const value = textOf(Buffer.concat(chunks), key).replace(/\r?\n$/, "");
   if (value === "")
     throw new CliError(`standard input gave no value for ${key}`, {
       code: "credential_value_missing",
       next: "Pipe the value into the command",
     });
   return value;
+}
+
+/** A value that is not text would be stored as another one. */
+function textOf(bytes: Buffer, key: string): string {
+  try {
+    return decodeText(bytes);
+  } catch (error) {
+    if (!(error instanceof UnusableFile)) throw error;
+    throw new CliError(`the value of ${key} on standard input ${error.message}`, {
+      code: "credential_value_invalid",
+      next: "Give the credential as UTF-8 text",
+    });
+  }
 }

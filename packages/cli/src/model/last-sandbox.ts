@@ -1,8 +1,11 @@
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { clientConfigRoot } from "@openshell/base/paths.ts";
+import { readTextFile } from "@openshell/base/read-file.ts";
 import type { Context } from "../context.ts";
 import { usageError } from "../errors.ts";
+
+const MAX_BYTES = 4096;
 
 /** Two lines: workspace and name of the sandbox that was used last with this gateway. */
 function fileOf(context: Context): string {
@@ -12,7 +15,7 @@ function fileOf(context: Context): string {
 /** The sandbox that was used last in this workspace of this gateway. */
 export function lastUsed(context: Context): string | undefined {
   try {
-    const [workspace, name] = readFileSync(fileOf(context), "utf8").split("\n");
+    const [workspace, name] = readTextFile(fileOf(context), MAX_BYTES).split("\n");
     return workspace === context.workspace && name !== undefined && name !== "" ? name : undefined;
   } catch {
     return undefined;

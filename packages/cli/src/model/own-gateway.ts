@@ -15,11 +15,7 @@ export function ownGateway(context: Context): Target & { readonly kind: "embedde
   if (named === undefined && context.args.value("gateway-endpoint") !== undefined) {
     throw usageError("--gateway-endpoint names no gateway of this machine", "Use --name");
   }
-  const active = activeGateway(context.surroundings);
-  const target = embedded(
-    named ?? (active !== undefined && isOwn(context, active) ? active : DEFAULT_GATEWAY),
-    context.surroundings,
-  );
+  const target = embedded(named ?? activeOwn(context) ?? DEFAULT_GATEWAY, context.surroundings);
   if (target !== undefined) return target;
   throw usageError(
     `${JSON.stringify(named)} cannot name a gateway`,
@@ -27,7 +23,9 @@ export function ownGateway(context: Context): Target & { readonly kind: "embedde
   );
 }
 
-function isOwn(context: Context, name: string): boolean {
-  const target = embedded(name, context.surroundings);
-  return target !== undefined && process.getBuiltinModule("node:fs").existsSync(target.paths.state);
+/** The active gateway where it is one of this machine. */
+function activeOwn(context: Context): string | undefined {
+  const name = activeGateway(context.surroundings);
+  const target = name === undefined ? undefined : embedded(name, context.surroundings);
+  return target !== undefined && process.getBuiltinModule("node:fs").existsSync(target.paths.state) ? name : undefined;
 }

@@ -1,9 +1,8 @@
-import { readFileSync } from "node:fs";
 import { resolve } from "node:path";
 import { toJson } from "@bufbuild/protobuf";
 import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
-import { systemCode } from "@openshell/base/errors.ts";
 import { escapeUntrusted } from "@openshell/base/escape.ts";
+import { decodeText, readTextFile, UnusableFile } from "@openshell/base/read-file.ts";
 import type { Policy } from "@openshell/policy/model.ts";
 import { parsePolicy } from "@openshell/policy/parse.ts";
 import { policyToProto } from "@openshell/policy/proto.ts";
@@ -63,23 +62,22 @@ export function policyMessage(policy: Policy): Json {
 }
 
 async function readText(file: string, context: Context): Promise<string> {
-  if (file === "-") return readStdin(context);
   try {
-    const text = readFileSync(resolve(context.surroundings.cwd, file), "utf8");
-    if (text.length > MAX_FILE_BYTES) throw tooLarge(file);
-    return text;
+    if (file === "-") return decodeText(await readStdin(context));
+    return readTextFile(resolve(context.surroundings.cwd, file), MAX_FILE_BYTES);
   } catch (error) {
-    if (error instanceof CliError) throw error;
-    const why = systemCode(error) === "ENOENT" ? "does not exist" : `cannot be read (${systemCode(error)})`;
-    throw new CliError(`the policy file ${JSON.stringify(file)} ${why}`, {
+    if (!(error instanceof UnusableFile)) throw error;
+    if (error.tooLarge) throw tooLarge(file);
+    const what = file === "-" ? "the policy on standard input" : `the policy file ${JSON.stringify(file)}`;
+    throw new CliError(`${what} ${error.message}`, {
       code: "policy_file_unreadable",
-      next: "Check the path",
+      next: error.missing ? "Check the path" : "Name a file of UTF-8 text, or give it with `--policy -` and `< FILE`",
       cause: error,
     });
   }
 }
 
-async function readStdin(context: Context): Promise<string> {
+async function readStdin(context: Context): Promise<Buffer> {
   const chunks: Buffer[] = [];
   let length = 0;
   for await (const chunk of context.surroundings.stdin) {
@@ -87,7 +85,7 @@ async function readStdin(context: Context): Promise<string> {
     if (length > MAX_FILE_BYTES) throw tooLarge("<stdin>");
     chunks.push(Buffer.from(chunk as Buffer));
   }
-  return Buffer.concat(chunks).toString("utf8");
+  return Buffer.concat(chunks);
 }
 
 function tooLarge(file: string): CliError {

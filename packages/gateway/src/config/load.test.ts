@@ -61,7 +61,7 @@ describe("loadConfig", () => {
     const own = write(file('log_level = "error"'), "openshell/work");
     expect(await load(["--name", "work"])).toMatchObject({ file: own, config: { name: "work", logLevel: "error" } });
     const named = join(home, "other.toml");
-    await expect(load(["--config", named])).rejects.toThrow(/other\.toml: cannot be read \(ENOENT\)/);
+    await expect(load(["--config", named])).rejects.toThrow(/other\.toml: does not exist/);
     writeFileSync(named, "");
     expect(await load(["--config", named])).toMatchObject({ file: named, config: { logLevel: "info" } });
   });
@@ -124,7 +124,7 @@ describe("loadConfig", () => {
     [
       "a CA bundle that is not there",
       file("", '[openshell.supervisor.network]\nadditional_ca_bundle = "/nonexistent/ca.pem"'),
-      /ca\.pem cannot be read \(ENOENT\)/,
+      /ca\.pem does not exist/,
     ],
   ])("refuses %s", async (_what, text, message) => {
     write(text);

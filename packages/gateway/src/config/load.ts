@@ -1,6 +1,6 @@
-import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { type GatewayPaths, gatewayPaths, type PathEnvironment, systemCode } from "@openshell/base";
+import { type GatewayPaths, gatewayPaths, type PathEnvironment } from "@openshell/base";
+import { readTextFile, UnusableFile } from "@openshell/base/read-file.ts";
 import { isLoopback, parseAddress } from "./address.ts";
 import type { Address, GatewayConfig } from "./config.ts";
 import { configError } from "./errors.ts";
@@ -13,6 +13,8 @@ export const DEFAULT_BIND: Address = { host: "127.0.0.1", port: 17_670 };
 export const DEFAULT_NAME = "openshell";
 /** A CA bundle larger than this is a mistake: the system's own is a quarter of it. Bytes. */
 const MAX_CA_BUNDLE = 1024 * 1024;
+/** As much as a policy file may have. Bytes. */
+const MAX_FILE_BYTES = 1024 * 1024;
 
 export interface LoadedConfig {
   readonly config: GatewayConfig;
@@ -48,10 +50,11 @@ function readFile(given: string | undefined, paths: GatewayPaths): { path: strin
     given === undefined ? [paths.config, dirname(paths.config)].map((folder) => join(folder, "gateway.toml")) : [given];
   for (const path of candidates) {
     try {
-      return { path, text: readFileSync(path, "utf8") };
+      return { path, text: readTextFile(path, MAX_FILE_BYTES) };
     } catch (error) {
-      if (systemCode(error) === "ENOENT" && given === undefined) continue;
-      throw configError(path, `cannot be read (${systemCode(error)})`, "Correct the path or the file's rights", error);
+      if (!(error instanceof UnusableFile)) throw error;
+      if (error.missing && given === undefined) continue;
+      throw configError(path, error.message, "Correct the path, the file or its rights", error);
     }
   }
   return undefined;
@@ -112,17 +115,11 @@ function readBundle(bundle: string, file: string): { path: string; pem: string }
   const where = `${file}: openshell.supervisor.network.additional_ca_bundle`;
   let pem: string;
   try {
-    pem = readFileSync(bundle, "utf8");
+    pem = readTextFile(bundle, MAX_CA_BUNDLE);
   } catch (error) {
-    throw configError(
-      where,
-      `${bundle} cannot be read (${systemCode(error)})`,
-      "Correct the path or the file's rights",
-      error,
-    );
+    if (!(error instanceof UnusableFile)) throw error;
+    throw configError(where, `${bundle} ${error.message}`, "Name a readable file of CA certificates", error);
   }
-  if (pem.length > MAX_CA_BUNDLE)
-    throw configError(where, `${bundle} is larger than 1 MiB`, "Name a file of CA certificates");
   if (!pem.includes("-----BEGIN CERTIFICATE-----")) {
     throw configError(where, `${bundle} holds no PEM certificate`, "Name a file of CA certificates in PEM form");
   }
