@@ -14,6 +14,8 @@ export type StoreErrorCode =
   | "store_overloaded"
   /** The disk, or the user's quota on it, is full. Nothing was stored. */
   | "store_full"
+  /** Another program has held the database locked for longer than the writer waits. Nothing was stored. */
+  | "store_busy"
   /** The database refused the write; nothing of it was stored. */
   | "store_write_failed"
   /** The writer is closed or has failed. */

@@ -100,6 +100,19 @@ describe("the store's hazards", () => {
     expect((await store.intents.all()).length).toBe(writes);
   });
 
+  it("names what is in the way when another program never lets go of the database", () => {
+    prepareDatabase(path);
+    const core = new WriterCore(path, undefined, 20);
+    const other = new DatabaseSync(path);
+    const batch: Batch = [{ sql: "delete from intents", parameters: [], subject: "intent", returning: false }];
+    other.exec("begin immediate");
+    expect(core.run([batch])).toMatchObject([{ ok: false, code: "store_busy" }]);
+    other.exec("commit");
+    expect(core.run([batch])).toMatchObject([{ ok: true }]);
+    other.close();
+    core.close();
+  });
+
   it("keeps the log of writes small while readers come and go", async () => {
     await using store = await openStore(path);
     for (let round = 0; round < 40; round++) {

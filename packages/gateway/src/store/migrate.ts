@@ -1,6 +1,7 @@
 import { RuntimeError } from "@openshell/base";
 import type { CompiledQuery, Expression, Kysely } from "kysely";
 import { initial } from "./migrations/0001-initial.ts";
+import { configOperations } from "./migrations/0002-config-operations.ts";
 
 /** One numbered step of the schema. Steps that a release has carried are never changed, only followed by others. */
 export interface Migration {
@@ -11,7 +12,7 @@ export interface Migration {
 }
 
 /** In order; versions run from 1 without gaps. */
-export const migrations: readonly Migration[] = [initial];
+export const migrations: readonly Migration[] = [initial, configOperations];
 
 /** The version that this build needs. */
 export const SCHEMA_VERSION = migrations.length;

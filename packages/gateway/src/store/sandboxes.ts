@@ -153,6 +153,7 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
         statement("setting", db.deleteFrom("setting_scopes").where("scope", "=", id)),
         statement("secret", db.deleteFrom("secrets").where("scope", "=", id)),
         statement("intent", db.deleteFrom("intents").where("subject", "=", id)),
+        statement("operation", db.deleteFrom("config_operations").where("sandbox_id", "=", id)),
       );
       return { ...removal, result: () => records.forget(id) };
     },

@@ -19,6 +19,7 @@ export interface Tables {
   hosts: HostTable;
   intents: IntentTable;
   id_blocks: IdBlockTable;
+  config_operations: ConfigOperationTable;
 }
 
 /** Integers: SQLite gives numbers below 2^53, Postgres drivers may give strings or bigints; repositories convert. */
@@ -154,6 +155,25 @@ export interface IntentTable {
 export interface IdBlockTable {
   block: Int;
   sandbox_id: string;
+}
+
+export interface ConfigOperationTable {
+  operation_id: string;
+  sandbox_id: string;
+  /** Order within the sandbox, from 1. */
+  position: Int;
+  /** `config` or `environment`. */
+  component: string;
+  /** An encoded openshell.v1.ConfigSnapshotRevision. */
+  target: Uint8Array;
+  /** An encoded openshell.v1.ProviderMutationReceipt. */
+  receipt: Uint8Array | null;
+  state: string;
+  outcome: Int;
+  error: string;
+  created_at: Int;
+  updated_at: Int;
+  completed_at: NullableInt;
 }
 
 export type NewRow<Table> = Insertable<Table>;

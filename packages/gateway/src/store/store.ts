@@ -3,6 +3,7 @@ import { isStoreError, StoreError } from "./errors.ts";
 import { hostRepository } from "./hosts.ts";
 import { idBlockRepository } from "./id-blocks.ts";
 import { intentRepository } from "./intents.ts";
+import { operationRepository } from "./operations.ts";
 import { policyRepository } from "./policies.ts";
 import { providerRepository } from "./providers.ts";
 import { databaseVersion, ReadCache } from "./read-cache.ts";
@@ -46,6 +47,7 @@ export async function openStore(path: string): Promise<Store> {
     hosts: hostRepository(db),
     intents: intentRepository(db),
     idBlocks: idBlockRepository(db),
+    operations: operationRepository(db),
     write,
     async modifySandbox(id, mutate) {
       for (let attempt = 1; ; attempt++) {

@@ -1,4 +1,10 @@
-import type { SandboxPolicy, SandboxSpec, SandboxStatus } from "@openshell/api";
+import type {
+  ConfigSnapshotRevision,
+  ProviderMutationReceipt,
+  SandboxPolicy,
+  SandboxSpec,
+  SandboxStatus,
+} from "@openshell/api";
 import type { Command, CommandResults } from "./command.ts";
 
 /**
@@ -20,6 +26,7 @@ export interface Store extends AsyncDisposable {
   readonly hosts: HostRepository;
   readonly intents: IntentRepository;
   readonly idBlocks: IdBlockRepository;
+  readonly operations: OperationRepository;
 
   /** Applies the commands in one transaction. Rejects with the first failed expectation; nothing is stored then. */
   write<const Commands extends readonly Command<unknown>[]>(...commands: Commands): Promise<CommandResults<Commands>>;
@@ -407,3 +414,76 @@ export interface IdBlockRepository {
   /** Only when no file owned by its ids exists any more. */
   release(sandboxId: string): Command<void>;
 }
+
+// ---- operations of configuration delivery --------------------------------------------------------------------------
+
+/** States of a change on its way into a sandbox. All but `pending` are final. */
+export type OperationState = "pending" | "applied" | "inactive" | "failed" | "superseded" | "cancelled";
+
+/** A change of configuration and what became of it. Written in the transaction of the change itself. */
+export interface OperationRecord {
+  /** UUID. */
+  readonly operationId: string;
+  readonly sandboxId: string;
+  readonly component: "config" | "environment";
+  /** What is to be in force. */
+  readonly target: ConfigSnapshotRevision;
+  /** What the caller of a provider's change was given; its `receipt_id` is the operation's id. */
+  readonly receipt: ProviderMutationReceipt | undefined;
+  readonly state: OperationState;
+  /** ConfigApplyOutcome of the last attempt; 0 before one was answered. */
+  readonly outcome: number;
+  /** Why the last attempt did not succeed: bounded, without secrets. Empty after success. */
+  readonly error: string;
+  readonly createdAt: number;
+  readonly updatedAt: number;
+  /** When it became final. */
+  readonly completedAt: number | undefined;
+  /** Order within the sandbox, from 1. */
+  readonly position: number;
+}
+
+export type NewOperation = Pick<OperationRecord, "operationId" | "sandboxId" | "component" | "target" | "state"> & {
+  readonly receipt?: ProviderMutationReceipt | undefined;
+  readonly error?: string;
+};
+
+/** What an attempt came to. */
+export interface OperationResult {
+  readonly outcome: number;
+  readonly error: string;
+}
+
+export interface OperationRepository {
+  get(operationId: string): Promise<OperationRecord | undefined>;
+  /** Oldest first; at most {@link MAX_OPERATIONS} exist. */
+  pending(sandboxId: string): Promise<readonly OperationRecord[]>;
+  /** Newest first. */
+  list(sandboxId: string, options: { readonly limit: number }): Promise<readonly OperationRecord[]>;
+  /**
+   * Adds operations, in order. Of each sandbox the newest {@link KEPT_OPERATIONS} are kept, pending ones up to
+   * {@link MAX_OPERATIONS}.
+   */
+  record(operations: readonly NewOperation[], at: number): Command<void>;
+  /** Makes pending operations final; those that are final already stay as they are. */
+  finish(
+    operationIds: readonly string[],
+    state: Exclude<OperationState, "pending">,
+    result: OperationResult,
+    at: number,
+  ): Command<void>;
+  /** What the last attempt of pending operations came to. */
+  note(operationIds: readonly string[], result: OperationResult, at: number): Command<void>;
+  /** Every pending operation of the sandbox becomes final: it is being deleted, or a newer state is wanted. */
+  finishAll(
+    sandboxId: string,
+    state: "cancelled" | "superseded",
+    at: number,
+    component?: OperationRecord["component"],
+  ): Command<void>;
+}
+
+/** Operations kept of one sandbox once they are final. */
+export const KEPT_OPERATIONS = 200;
+/** Operations of one sandbox in all: a pending one beyond them is forgotten as well. */
+export const MAX_OPERATIONS = 1_000;

@@ -16,12 +16,14 @@ export type BatchOutcome =
 
 /** SQLITE_CONSTRAINT_PRIMARYKEY and SQLITE_CONSTRAINT_UNIQUE, https://www.sqlite.org/rescode.html. */
 const UNIQUE_VIOLATIONS: readonly number[] = [1555, 2067];
+/** SQLITE_BUSY and SQLITE_LOCKED, low bytes as well. */
+const LOCKED: readonly number[] = [5, 6];
 /** SQLITE_FULL, the low byte of every code for a disk without room. */
 const DISK_FULL = 13;
 /** Pages in the WAL (4 KiB each) after which a commit copies them back: 4 MiB keeps reads quick and the file small. */
 const CHECKPOINT_PAGES = 1_000;
-/** Nobody else writes; this covers a reader that recovers the WAL after a crash. Milliseconds. */
-const BUSY_TIMEOUT_MS = 5_000;
+/** Nobody else should write; this covers a reader that recovers the WAL after a crash, and a backup. Milliseconds. */
+const BUSY_TIMEOUT_MS = 10_000;
 /** Prepared statements kept. */
 const MAX_PREPARED = 512;
 
@@ -30,9 +32,10 @@ export class WriterCore {
   readonly #commits: Commits;
   readonly #prepared = new Map<string, StatementSync>();
 
-  constructor(path: string, commits: Commits = new Commits()) {
+  /** `busyTimeoutMs`: how long another program's lock is waited for. */
+  constructor(path: string, commits: Commits = new Commits(), busyTimeoutMs = BUSY_TIMEOUT_MS) {
     this.#commits = commits;
-    this.#database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
+    this.#database = new DatabaseSync(path, { timeout: busyTimeoutMs });
     this.#database.exec(
       `pragma journal_mode = wal; pragma synchronous = full; pragma wal_autocheckpoint = ${CHECKPOINT_PAGES}`,
     );
@@ -124,5 +127,6 @@ export class WriterCore {
 function failureCode(error: unknown): StoreErrorCode {
   const code = (error as { errcode?: number }).errcode ?? 0;
   if (UNIQUE_VIOLATIONS.includes(code)) return "store_already_exists";
+  if (LOCKED.includes(code & 0xff)) return "store_busy";
   return (code & 0xff) === DISK_FULL ? "store_full" : "store_write_failed";
 }

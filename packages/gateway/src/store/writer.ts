@@ -226,6 +226,12 @@ function refused(outcome: BatchOutcome & { readonly ok: false }): StoreError {
         subject,
         cause,
       });
+    case "store_busy":
+      return new StoreError(code, "another program keeps the gateway's database to itself; nothing was stored", {
+        next: "End that program (a backup, say), then try again",
+        subject,
+        cause,
+      });
     default:
       return new StoreError(code, "the database refused the write", {
         next: "Check the free space of the disk and the gateway log",
