@@ -241,6 +241,10 @@ export const RUNTIME_ERRORS = {
     "Try again; one that waits for a device or a network file system ends when that answers",
   ],
   store_already_exists: ["The name is taken.", "Choose another name, or delete what has it"],
+  store_busy: [
+    "Another program, such as a backup, keeps the gateway's database locked. Nothing was stored.",
+    "End that program, then try again",
+  ],
   store_closed: ["The gateway's database is closed.", "Start the gateway again"],
   store_conflict: ["Somebody changed it at the same time.", "Read it again and repeat the change"],
   store_full: ["The disk with the gateway's database is full. Nothing was stored.", "Free space there"],

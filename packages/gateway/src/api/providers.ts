@@ -30,6 +30,7 @@ import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { LogField } from "@openshell/base";
 import { Secret } from "../auth/secret.ts";
+import { KeyedMutex } from "../compute/keyed-mutex.ts";
 import { validateProvider } from "../providers/validate.ts";
 import { sealCredential } from "../store/credentials.ts";
 import { isStoreError } from "../store/errors.ts";
@@ -48,6 +49,7 @@ type ProviderHandlers = Pick<
 
 export function providerHandlers(deps: ApiDeps): ProviderHandlers {
   const { store, clock, vault } = deps;
+  const writes = new KeyedMutex(clock, "provider");
   const logChange = (context: Pick<HandlerContext, "values">, workspace: string, name: string, what: string): void => {
     const { subject } = callerFrom(context);
     deps.log.info({ [LogField.provider]: name, [LogField.workspace]: workspace, [LogField.subject]: subject }, what);
@@ -159,32 +161,34 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
         context,
         { schema: UpdateProviderRequestSchema, request, workspace },
         replay,
-        async (admission) => {
-          const record = await required(deps, workspace, name);
-          const wanted = provider.metadata!.resourceVersion;
-          const replaced = provider.metadata!.id !== "" && provider.metadata!.id !== record.id;
-          if (replaced || (wanted !== 0n && wanted !== record.resourceVersion))
-            throw versionConflict("provider", name, record.resourceVersion);
-          checkFixed(provider, record);
-          const attached = await store.sandboxes.usingProvider(workspace, name);
-          const { config, labels, annotations, keys, credentials } = mergedChange(deps, record, request);
-          await checkConflicts(deps, record, keys, attached);
-          const mutationId = randomUUID();
-          const version = record.resourceVersion + 1n;
-          try {
-            await write(deps, [
-              ...admission.admit,
-              store.providers.update(record.id, record.resourceVersion, { config, labels, annotations }, credentials),
-              ...admission.succeed(receiptOf({ id: record.id, version, mutationId })),
-            ]);
-          } catch (error) {
-            throw isStoreError(error, "store_conflict") ? versionConflict("provider", name) : error;
-          }
-          logChange(context, workspace, name, "provider updated");
-          deps.configurationChanged(attached.map((sandbox) => sandbox.id));
-          const changed = await required(deps, workspace, name);
-          return create(ProviderResponseSchema, { provider: providerMessage(changed), mutationId });
-        },
+        // An update merges: those without an expected version all happen, one after the other.
+        (admission) =>
+          writes.run(`${workspace}/${name}`, name, async () => {
+            const record = await required(deps, workspace, name);
+            const wanted = provider.metadata!.resourceVersion;
+            const replaced = provider.metadata!.id !== "" && provider.metadata!.id !== record.id;
+            if (replaced || (wanted !== 0n && wanted !== record.resourceVersion))
+              throw versionConflict("provider", name, record.resourceVersion);
+            checkFixed(provider, record);
+            const attached = await store.sandboxes.usingProvider(workspace, name);
+            const { config, labels, annotations, keys, credentials } = mergedChange(deps, record, request);
+            await checkConflicts(deps, record, keys, attached);
+            const mutationId = randomUUID();
+            const version = record.resourceVersion + 1n;
+            try {
+              await write(deps, [
+                ...admission.admit,
+                store.providers.update(record.id, record.resourceVersion, { config, labels, annotations }, credentials),
+                ...admission.succeed(receiptOf({ id: record.id, version, mutationId })),
+              ]);
+            } catch (error) {
+              throw isStoreError(error, "store_conflict") ? versionConflict("provider", name) : error;
+            }
+            logChange(context, workspace, name, "provider updated");
+            deps.configurationChanged(attached.map((sandbox) => sandbox.id));
+            const changed = await required(deps, workspace, name);
+            return create(ProviderResponseSchema, { provider: providerMessage(changed), mutationId });
+          }),
       );
     },
 

@@ -34,6 +34,8 @@ function fromStore(error: StoreError): ApiError | undefined {
       return resourceExhausted(error.message, { next: error.next });
     case "store_overloaded":
       return unavailable(error.message, { next: "Try again", retryDelayMs: 100 });
+    case "store_busy":
+      return unavailable(error.message, { next: error.next, retryDelayMs: RESTART_MS });
     case "store_closed":
       // Whether the last write was stored is not known: no promise that a repetition is safe.
       return unavailable("the gateway is stopping", { next: "Look at what was stored, then try again", cause: error });
