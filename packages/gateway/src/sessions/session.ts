@@ -4,6 +4,7 @@ import { unavailable } from "@openshell/api/errors.ts";
 import {
   type BootstrapResult,
   ConfigApplyOutcome,
+  ConfigurationAdmittedSchema,
   MainProcessExitRecordedSchema,
   SessionAcceptedSchema,
   SessionRejectedSchema,
@@ -177,6 +178,9 @@ export class SupervisorSession implements SessionIdentity {
       return await this.#hold(uplink);
     }
     await backend.configurationApplied(this, bootstrap, results);
+    const { configRevision } = sandboxConfig;
+    const { providerRevision } = providerEnvironment;
+    this.send({ case: "admitted", value: create(ConfigurationAdmittedSchema, { configRevision, providerRevision }) });
     this.#setState("accepted");
     this.#delivery.bootstrapDone();
     return true;

@@ -189,6 +189,16 @@ describe("supervisor session", () => {
     expect(boundary.confirmed).toBeUndefined();
     expect(published).toHaveLength(0);
   });
+  it("starts the workload only after its admission is stored", async () => {
+    const session = await accept();
+    session.admits = false;
+    await session.expect("bootstrapResult");
+    await new Promise((resolve) => setTimeout(resolve, 30));
+    expect(boundary.confirmed).toBeUndefined();
+    session.send({ message: { case: "admitted", value: {} } });
+    await session.expect("ready");
+    expect(boundary.confirmed).toBeDefined();
+  });
   it("answers an acceptance with both revisions and reports ready with the isolation in force", async () => {
     const session = await accept();
     expect(await session.expect("bootstrapResult")).toMatchObject({

@@ -68,6 +68,8 @@ export class Session {
   readonly #watermarks = new Map<ConfigComponent, bigint>();
   readonly #relays = new Map<string, RelayChannel>();
   #accepted = false;
+  /** Starts or resumes the workload under the bootstrap that was applied, once the gateway has stored that. */
+  #begin: (() => Promise<void>) | undefined;
 
   constructor(deps: SessionDeps) {
     this.#deps = deps;
@@ -129,7 +131,16 @@ export class Session {
         return undefined;
       case "accepted":
         if (this.#accepted) throw new RuntimeError("accepted_twice", "the gateway accepted one session twice");
-        return this.#accept(message.value, firstStart);
+        await this.#accept(message.value, firstStart);
+        return undefined;
+      case "admitted": {
+        const begin = this.#begin;
+        if (begin === undefined)
+          throw new RuntimeError("unexpected_message", "an admission came without an applied bootstrap");
+        this.#begin = undefined;
+        await begin();
+        return undefined;
+      }
       case "rejected":
         return { kind: "rejected", reason: message.value.failure?.message ?? "no reason given" };
       case "update":
@@ -171,8 +182,8 @@ export class Session {
     });
   }
 
-  async #accept(accepted: SessionAccepted, firstStart: boolean): Promise<SessionEnd | undefined> {
-    const { workload, boundary, clock, pusher } = this.#deps;
+  async #accept(accepted: SessionAccepted, firstStart: boolean): Promise<void> {
+    const { workload, pusher } = this.#deps;
     const { sandboxConfig, providerEnvironment } = accepted;
     if (sandboxConfig === undefined || providerEnvironment === undefined) {
       throw new RuntimeError("incomplete_acceptance", "the acceptance lacks a component");
@@ -189,7 +200,11 @@ export class Session {
       }),
     });
     // A configuration that cannot be applied starts nothing and thaws nothing: the gateway decides what comes next.
-    if (!outcome.accepted) return undefined;
+    if (outcome.accepted) this.#begin = () => this.#startOrResume(accepted, firstStart);
+  }
+
+  async #startOrResume(accepted: SessionAccepted, firstStart: boolean): Promise<void> {
+    const { workload, boundary, clock, pusher } = this.#deps;
     if (firstStart) {
       if (accepted.mainProcess === undefined)
         throw new RuntimeError("main_process_missing", "the acceptance of a first start names no main process");
@@ -197,11 +212,11 @@ export class Session {
         await workload.startFirst(accepted.mainProcess);
       } catch (error) {
         this.#sendEnded(error);
-        return undefined;
+        return;
       }
     } else if (workload.main === undefined) {
       this.#sendEnded(startInterrupted());
-      return undefined;
+      return;
     } else {
       await boundary.resume();
     }
@@ -220,7 +235,6 @@ export class Session {
       },
       () => {},
     );
-    return undefined;
   }
 
   async #update(update: ConfigUpdate): Promise<void> {

@@ -4,6 +4,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
+  type BootstrapResult,
+  ConfigApplyOutcome,
   type RelayDownlink,
   RelayDownlinkSchema,
   type RelayUplink,
@@ -20,6 +22,8 @@ export class FakeSession {
   readonly down = new BoundedQueue<SupervisorDownlink>(100);
   readonly #up: AsyncIterator<SupervisorUplink>;
   readonly token: string | null;
+  /** Whether a bootstrap that was applied is admitted as soon as a test has seen its result. */
+  admits = true;
 
   constructor(up: AsyncIterable<SupervisorUplink>, token: string | null) {
     this.#up = up[Symbol.asyncIterator]();
@@ -37,8 +41,15 @@ export class FakeSession {
       if (done) throw new Error(`session ended while waiting for ${wanted}`);
       if (value.message.case === "logs" && wanted !== "logs") continue;
       if (value.message.case !== wanted) throw new Error(`expected ${wanted}, got ${value.message.case}`);
+      if (value.message.case === "bootstrapResult" && this.admits) this.#admit(value.message.value);
       return value.message.value as never;
     }
+  }
+
+  #admit({ sandboxConfig, providerEnvironment }: BootstrapResult): void {
+    const results = [sandboxConfig, providerEnvironment];
+    if (results.every((result) => result?.outcome === ConfigApplyOutcome.APPLIED))
+      this.send({ message: { case: "admitted", value: {} } });
   }
 }
 

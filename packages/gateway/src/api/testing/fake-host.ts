@@ -179,6 +179,9 @@ export class FakeSupervisor {
       case "accepted":
         this.#accept(message.value);
         return;
+      case "admitted":
+        this.#begin();
+        return;
       case "rejected":
         this.rejected = message.value.failure?.code ?? "";
         return;
@@ -211,7 +214,10 @@ export class FakeSupervisor {
         },
       },
     });
-    if (!applied) return;
+  }
+
+  #begin(): void {
+    const accepted = this.accepted!;
     if (accepted.mainProcess !== undefined) {
       this.mainProcess = accepted.mainProcess;
       this.workload.started += 1;

@@ -1314,6 +1314,12 @@ export declare type SupervisorDownlink = Message<"openshell.supervisor.v1.Superv
      */
     value: RelayCancel;
     case: "relayCancel";
+  } | {
+    /**
+     * @generated from field: openshell.supervisor.v1.ConfigurationAdmitted admitted = 9;
+     */
+    value: ConfigurationAdmitted;
+    case: "admitted";
   } | { case: undefined; value?: undefined };
 };
 
@@ -1322,6 +1328,30 @@ export declare type SupervisorDownlink = Message<"openshell.supervisor.v1.Superv
  * Use `create(SupervisorDownlinkSchema)` to create a new message.
  */
 export declare const SupervisorDownlinkSchema: GenMessage<SupervisorDownlink>;
+
+/**
+ * Answer to a BootstrapResult that applied both components: its admission is durable. No workload is started or resumed
+ * before this message.
+ *
+ * @generated from message openshell.supervisor.v1.ConfigurationAdmitted
+ */
+export declare type ConfigurationAdmitted = Message<"openshell.supervisor.v1.ConfigurationAdmitted"> & {
+  /**
+   * @generated from field: string config_revision = 1;
+   */
+  configRevision: string;
+
+  /**
+   * @generated from field: string provider_revision = 2;
+   */
+  providerRevision: string;
+};
+
+/**
+ * Describes the message openshell.supervisor.v1.ConfigurationAdmitted.
+ * Use `create(ConfigurationAdmittedSchema)` to create a new message.
+ */
+export declare const ConfigurationAdmittedSchema: GenMessage<ConfigurationAdmitted>;
 
 /**
  * @generated from message openshell.supervisor.v1.StartupConfigCandidate
