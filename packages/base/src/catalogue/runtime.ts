@@ -41,6 +41,10 @@ export const RUNTIME_ERRORS = {
     "The command could not be started in the sandbox.",
     "Check that it exists inside and may be executed",
   ],
+  configuration_deadline: [
+    "The policy of a sandbox was not corrected in time, so its start was given up.",
+    "Give the sandbox a policy with `openshell policy set`, then start it again",
+  ],
   configuration_rejected: [
     "A host could not take up the first configuration of a sandbox.",
     "Read the sandbox's condition ConfigurationReady, and correct its policy or providers",
@@ -224,6 +228,8 @@ export const RUNTIME_ERRORS = {
     "The path of a socket is longer than the kernel takes.",
     "Set XDG_RUNTIME_DIR to a shorter folder",
   ],
+  snapshot_timeout: ["A configuration could not be read in time.", "Nothing: it is read again"],
+  snapshot_unsettled: ["A configuration changed each time that it was read.", "Nothing: it is read again"],
   stale_connection: ["A newer connection of the same host exists.", "Nothing: the newer one is used"],
   start_failed: ["The gateway could not be started, for a reason that is not foreseen.", "Read gateway.log"],
   start_interrupted: ["A start was given up because the sandbox shall no longer run.", "Start it again if it shall"],

@@ -117,6 +117,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     vault,
     clock,
     log,
+    config: deps.config,
     feeds,
     sessions,
     controller: () => controller,
@@ -128,7 +129,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       build: async () => {
         const record = await store.sandboxes.byId(session.sandboxId);
         if (record === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
-        return await buildSnapshot({ store, vault, clock }, record);
+        return await buildSnapshot(deps, record);
       },
       record: (outcome) => events.recordDelivery(session, outcome),
       send: (message) => session.send(message),

@@ -19,6 +19,7 @@ import { type Clock, describeError, LogField, RuntimeError } from "@openshell/ba
 import type { Logger } from "pino";
 import type { DeliveryOutcome } from "../delivery/delivery.ts";
 import { buildSnapshot, effectivePolicy, revisionNumber } from "../delivery/snapshot.ts";
+import type { GatewayDeps } from "../deps.ts";
 import { policyHash, withoutGatewayMarks } from "../policies/rules.ts";
 import type {
   AppliedComponents,
@@ -46,6 +47,7 @@ export interface SessionEventsDeps {
   readonly vault: Vault;
   readonly clock: Clock;
   readonly log: Logger;
+  readonly config: GatewayDeps["config"];
   readonly feeds: SandboxFeeds;
   readonly sessions: SessionRegistry;
   readonly controller: () => SandboxController;

@@ -57,6 +57,8 @@ describe("delivery to one session", () => {
         providerRevision: providers,
       }),
       providerRevision: providers,
+      workspace: "default",
+      providers: [],
       environment: () => {
         opened += 1;
         return create(ProviderEnvironmentSchema, { providerRevision: providers });

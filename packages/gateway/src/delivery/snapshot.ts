@@ -3,10 +3,12 @@ import { create } from "@bufbuild/protobuf";
 import type { SandboxPolicy } from "@openshell/api";
 import {
   type ProviderEnvironment,
+  ProviderEnvironmentSchema,
   type SandboxConfig,
   SandboxConfigSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import type { Clock } from "@openshell/base";
+import { type Clock, RuntimeError } from "@openshell/base";
+import type { GatewayConfig } from "../config/config.ts";
 import { defaultPolicy } from "../policies/default-policy.ts";
 import { policyHash } from "../policies/rules.ts";
 import { buildEnvironment, providerRevision, readAttached } from "../providers/environment.ts";
@@ -17,6 +19,7 @@ export interface SnapshotDeps {
   readonly store: Store;
   readonly vault: Vault;
   readonly clock: Clock;
+  readonly config: Pick<GatewayConfig, "policyValidationFailureMode">;
 }
 
 /** The policy in force for a sandbox: the newest revision, else the restrictive default as version 0. */
@@ -35,38 +38,83 @@ export async function effectivePolicy(
   return { policy, version: 0, hash: policyHash(policy), stored: false };
 }
 
-/** Both components of a sandbox's configuration from one read, naming each other's revision. */
+/** Both components of a sandbox's configuration from one read, naming each other's identity. */
 export interface Snapshot {
   readonly config: SandboxConfig;
   readonly providerRevision: string;
+  /** Names of the providers that were read, and their workspace: what a change must name to concern this snapshot. */
+  readonly workspace: string;
+  readonly providers: readonly string[];
   /** Opens the credentials: only when they are about to be sent. */
   readonly environment: () => ProviderEnvironment;
 }
 
 export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): Promise<Snapshot> {
   const { store, vault, clock } = deps;
+  const { workspace } = record;
+  const { providers, providerAttachmentEpoch: attachmentEpoch } = record.spec;
   const [{ policy, version, hash }, attached] = await Promise.all([
     effectivePolicy(store, record.id),
-    readAttached(store, record.workspace, record.spec.providers),
+    readAttached(store, workspace, providers),
   ]);
   const now = clock.now();
   const revision = providerRevision(attached, policy, now);
-  const config = create(SandboxConfigSchema, {
-    configRevision: configRevision(hash, version, revision),
+  const facts = {
     policyVersion: version,
     policyHash: hash,
-    policy,
     providerRevision: revision,
+    attachmentEpoch,
     settings: {},
-  });
-  const environment = () => buildEnvironment(vault, record.workspace, attached, policy, now, revision);
-  return { config, providerRevision: revision, environment };
+    validationFailureMode: deps.config.policyValidationFailureMode,
+    policySource: "sandbox",
+    globalPolicyVersion: 0,
+    middleware: [],
+  };
+  const config = create(SandboxConfigSchema, { ...facts, policy, configRevision: configRevision(facts) });
+  const environment = () =>
+    create(ProviderEnvironmentSchema, {
+      ...buildEnvironment(vault, workspace, attached, policy, now, revision),
+      attachmentEpoch,
+      policyHash: hash,
+    });
+  return { config, providerRevision: revision, workspace, providers, environment };
+}
+
+/** Reads before a capture is given up for now: the configuration changes faster than it can be read. */
+const CAPTURE_ATTEMPTS = 3;
+
+/**
+ * The snapshot of a sandbox as it was at one moment: nothing was committed while it was read, or two reads in a row gave
+ * the same. Undefined: the sandbox is gone.
+ *
+ * @throws RuntimeError snapshot_unsettled when {@link CAPTURE_ATTEMPTS} reads were each overtaken by a change of it.
+ */
+export async function captureSnapshot(
+  deps: SnapshotDeps,
+  sandboxId: string,
+): Promise<{ readonly record: SandboxRecord; readonly snapshot: Snapshot } | undefined> {
+  const { store } = deps;
+  let before: string | undefined;
+  for (let attempt = 1; attempt <= CAPTURE_ATTEMPTS; attempt++) {
+    const version = store.version();
+    const record = await store.sandboxes.byId(sandboxId);
+    if (record === undefined) return undefined;
+    const snapshot = await buildSnapshot(deps, record);
+    const { configRevision: revision } = snapshot.config;
+    if ((version !== undefined && store.version() === version) || revision === before) return { record, snapshot };
+    before = revision;
+  }
+  throw new RuntimeError("snapshot_unsettled", "the configuration changed each time that it was read");
 }
 
 /** Identity of a sandbox configuration; equality only. */
-function configRevision(hash: string, version: number, providerRevision: string): string {
-  const facts = JSON.stringify([hash, version, providerRevision]);
-  return createHash("sha256").update("openshell sandbox config v1\0").update(facts).digest("hex");
+function configRevision(facts: Readonly<Record<string, unknown>>): string {
+  return createHash("sha256").update("openshell sandbox config v2\0").update(JSON.stringify(facts)).digest("hex");
+}
+
+/** Identity of a provider environment together with the configuration that it belongs to. */
+export function pairing(component: Pick<SandboxConfig, "attachmentEpoch" | "providerRevision" | "policyHash">): string {
+  return `${component.attachmentEpoch}|${component.providerRevision}|${component.policyHash}`;
 }
 
 /** What the public API shows of an opaque revision: its first eight bytes as a number. */

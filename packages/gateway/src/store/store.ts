@@ -69,6 +69,7 @@ export async function openStore(path: string): Promise<Store> {
         }
       }
     },
+    version,
     async check() {
       const start = performance.now();
       if (writer.lost !== undefined) throw writer.lost;

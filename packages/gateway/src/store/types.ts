@@ -38,6 +38,11 @@ export interface Store extends AsyncDisposable {
    * @throws StoreError store_not_found, store_conflict.
    */
   modifySandbox(id: string, mutate: (record: SandboxRecord) => SandboxChange | undefined): Promise<SandboxRecord>;
+  /**
+   * Differs from its last value when anything was committed in between, by this process at once and by another one within
+   * moments; undefined while a commit is under way. Reads between two equal values show one state.
+   */
+  version(): number | undefined;
   /** Milliseconds that one trivial read took. Rejects when the database cannot be read or the writer has failed. */
   check(): Promise<number>;
   /** Rejects once when the writer is lost; the process must end then. Never resolves. */
