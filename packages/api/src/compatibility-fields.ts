@@ -44,7 +44,7 @@ export const requestGaps: Readonly<Record<string, RequestGap>> = {
     "limits.cpu and limits.memory work and requests are taken as hints; all else is refused",
   ),
   "SandboxTemplate.driver_config": refused(
-    "local.root and local.volumes work; other keys of local are refused, blocks of other drivers not used",
+    "local.root, local.rootfs_tar_staging_token and local.volumes work; other keys of local are refused, blocks of other drivers not used",
   ),
   "Provider.credential_handles": refused("credentials are kept in the gateway's own store"),
   "Provider.profile_workspace": refused("profiles are not built yet; empty or the provider's own workspace"),

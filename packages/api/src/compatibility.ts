@@ -40,7 +40,7 @@ export const compatibility: Readonly<Record<RpcName, RpcState>> = {
   deleteSandbox: built,
   stopSandbox: built,
   startSandbox: built,
-  beginRootfsTarStaging: planned,
+  beginRootfsTarStaging: built,
 
   createSandboxTemplate: planned,
   getSandboxTemplate: planned,

@@ -47,6 +47,8 @@ export interface DriverCapabilities {
   readonly captureMode: CaptureMode;
   /** `root`: a block of host ids a sandbox. `user`: one id, inside = outside. */
   readonly identityMode: "root" | "user";
+  /** Largest archive of a root file system that it takes, bytes; 0 where it takes none. */
+  readonly archiveBytes: number;
 }
 
 /** Hears once a second or so what a long preparation does; false ends it, since nobody wants the sandbox any more. */
@@ -86,8 +88,14 @@ export interface SandboxIntent {
   readonly additionalCaPem: string;
 }
 
-/** `source`: absolute path of a folder that is a root file system, or of an archive of one. */
-export type SandboxRoot = { readonly kind: "host" } | { readonly kind: "image"; readonly source: string };
+/**
+ * `image`: absolute path of a folder that is a root file system, or of an archive of one. `staged`: an archive in the gateway's own
+ * folder, copied there for this sandbox; it is there until the sandbox was created.
+ */
+export type SandboxRoot =
+  | { readonly kind: "host" }
+  | { readonly kind: "image"; readonly source: string }
+  | { readonly kind: "staged"; readonly source: string };
 
 /** The policy's process section; empty strings are "not given". */
 export interface ProcessIdentityRequest {

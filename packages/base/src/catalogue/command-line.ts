@@ -6,6 +6,10 @@ export const COMMAND_LINE_ERRORS = {
     "The gateway's answer lacks something that it must have.",
     "Compare `openshell status` with `openshell --version`",
   ],
+  archive_not_staged: [
+    "An archive could not be copied to the gateway's folder for archives.",
+    "Run the command on the gateway's machine as its user, or name a path below [local] image_roots",
+  ],
   attachment_lost: [
     "The connection to a command was lost for good. The command goes on in its sandbox.",
     "Read its log, or connect again",

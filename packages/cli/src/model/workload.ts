@@ -1,4 +1,4 @@
-import { existsSync, realpathSync } from "node:fs";
+import { existsSync, realpathSync, statSync } from "node:fs";
 import { resolve } from "node:path";
 import type { Flag } from "../args.ts";
 import { type Context, pairs } from "../context.ts";
@@ -105,21 +105,26 @@ export async function workloadRequest(
   }
   const list = volumes.map(({ source, target, access }) => `${source}:${target}${access === "rw" ? "" : `:${access}`}`);
   const from = args.value("from");
+  const policy = args.value("policy");
+  const policyMessage = policy === undefined ? undefined : await policyJson(policy, context);
+  const labels = pairs(args.values("label"), "label");
   const root = from === undefined ? undefined : rootPath(context, from);
-  const local = { ...(root === undefined ? {} : { root }), ...(list.length > 0 ? { volumes: list } : {}) };
+  const local = {
+    // Last of all that can be wrong here: an archive may take minutes to copy.
+    ...(root === undefined ? {} : await rootConfig(context, root)),
+    ...(list.length > 0 ? { volumes: list } : {}),
+  };
   const template = {
     ...(from !== undefined && root === undefined ? { image: from } : {}),
     ...(Object.keys(limits).length > 0 ? { resources: { limits } } : {}),
     ...(Object.keys(local).length > 0 ? { driverConfig: { local } } : {}),
   };
-  const policy = args.value("policy");
   const spec = {
     ...(Object.keys(environment).length > 0 ? { environment } : {}),
     ...(Object.keys(template).length > 0 ? { template } : {}),
-    ...(policy === undefined ? {} : { policy: await policyJson(policy, context) }),
+    ...(policyMessage === undefined ? {} : { policy: policyMessage }),
     ...(args.values("provider").length > 0 ? { providers: args.values("provider") } : {}),
   };
-  const labels = pairs(args.values("label"), "label");
   const minimum = args.value("minimum-isolation");
   return {
     request: {
@@ -138,17 +143,24 @@ function rootPath(context: Context, from: string): string | undefined {
   const path = resolve(cwd, expanded);
   const named = /^(?:\.{0,2}\/|\.{1,2}$|~)|\.(?:tar|tar\.gz|tgz)$/.test(from);
   if (!named && !existsSync(path)) return undefined;
-  if (context.target.kind !== "embedded") {
-    throw usageError(
-      `--from ${JSON.stringify(from)} is on this machine, and the gateway is another one`,
-      "Leave out --gateway, or name an image",
-    );
-  }
   if (!existsSync(path)) {
     throw usageError(`--from ${JSON.stringify(from)} does not exist`, "Name a folder, a .tar or a .tar.gz that exists");
   }
+  if (context.target.kind !== "embedded" && !statSync(path).isFile()) {
+    throw usageError(
+      `--from ${JSON.stringify(from)} is a folder of this machine, and the gateway is reached over the network`,
+      `Pack it, and name the archive: tar -C ${JSON.stringify(from)} -cf root.tar .`,
+    );
+  }
   // Links are the caller's to follow: the gateway takes none, since they could change between check and use.
   return realpathSync(path);
+}
+
+/** How the gateway is told of a root: by path where it knows the caller as the owner of this machine's files, else by what it is handed. */
+async function rootConfig(context: Context, path: string): Promise<Json> {
+  if (context.target.kind === "embedded") return { root: path };
+  const { stageArchive } = await import("./staging.ts");
+  return { rootfs_tar_staging_token: await stageArchive(context, path) };
 }
 
 /** The policy library and protobuf are loaded only here. */

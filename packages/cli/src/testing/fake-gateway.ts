@@ -1,7 +1,7 @@
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
 import { createServer as createHttp1, type IncomingMessage, type ServerResponse } from "node:http";
 import { createServer as createHttp2, type IncomingHttpHeaders, type ServerHttp2Stream } from "node:http2";
-import { createServer, type Server, type Socket } from "node:net";
+import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import type { Json } from "../transport/unary.ts";
@@ -33,6 +33,7 @@ export class FakeGateway implements AsyncDisposable {
   onStream: (stream: ServerHttp2Stream, headers: IncomingHttpHeaders) => void = (stream) => stream.close();
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
+  #door: Server | undefined;
 
   private constructor(folder: string, server: Server) {
     this.folder = folder;
@@ -77,9 +78,18 @@ export class FakeGateway implements AsyncDisposable {
     };
   }
 
+  /** Opens the same gateway on a port of this machine, in the clear, and returns its URL. */
+  async tcpEndpoint(): Promise<string> {
+    const door = createServer((socket) => this.#server.emit("connection", socket));
+    this.#door = door;
+    await new Promise<void>((resolve) => door.listen(0, "127.0.0.1", resolve));
+    return `http://127.0.0.1:${(door.address() as AddressInfo).port}`;
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     for (const socket of this.#sockets) socket.destroy();
     await new Promise((resolve) => this.#server.close(resolve));
+    await new Promise((resolve) => (this.#door === undefined ? resolve(undefined) : this.#door.close(resolve)));
     rmSync(this.folder, { recursive: true, force: true });
   }
 

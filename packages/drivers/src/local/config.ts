@@ -1,6 +1,7 @@
 import { z } from "zod";
 import { DriverError } from "../driver.ts";
 import { FIRST_BLOCK_ID, ID_BLOCKS } from "./identity.ts";
+import { ImageLimit } from "./image/limits.ts";
 
 /** `[local]` of gateway.toml. Every value has a default; unknown keys are refused. */
 export const localDriverTable = z.strictObject({
@@ -10,6 +11,11 @@ export const localDriverTable = z.strictObject({
   image_roots: z.array(z.string().startsWith("/")).default([]),
   /** An unpacked image that no sandbox uses is kept for so long, seconds; 0 removes it with its last sandbox. */
   image_keep_seconds: z.int().min(0).max(31_536_000).default(3_600),
+  /** Bytes of an archive of a root file system, and of what it unpacks to. */
+  rootfs_tar_max_bytes: z
+    .int()
+    .min(1 << 20)
+    .default(ImageLimit.bytes),
   /** Processes of a sandbox that asks for no limit of its own. */
   sandbox_pids_limit: z.int().min(16).max(4_194_304).default(2_048),
   /** Memory of a sandbox that asks for none, bytes; 0 leaves it to the machine. */

@@ -105,7 +105,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
   const images = new ImageStore({
     folder: realpathSync(await imagesFolder(paths.state)),
     owners: mode.kind === "root" ? "archive" : "own",
-    limits: ImageLimit,
+    limits: { ...ImageLimit, bytes: config.rootfs_tar_max_bytes },
     keepMs: config.image_keep_seconds * 1_000,
     clock,
     unpack: options.unpack ?? unpackInThread,
@@ -187,6 +187,7 @@ class LocalDriver implements ComputeDriver {
       gpu: false,
       captureMode: resources.capture.mode,
       identityMode: resources.mode.kind,
+      archiveBytes: options.config.rootfs_tar_max_bytes,
     };
   }
 
@@ -285,6 +286,8 @@ class LocalDriver implements ComputeDriver {
   /** Whether the caller may use the image; what it is. Asked once, at creation. */
   #checkImage({ caller, root }: SandboxIntent): "folder" | "archive" | undefined {
     if (root.kind === "host") return undefined;
+    // In the gateway's own folder, where it was checked when the sandbox took it.
+    if (root.kind === "staged") return "archive";
     const context = this.#context();
     const { gatewayUid, config } = context;
     const rules = { caller, gatewayUid, imageRoots: config.image_roots, privateFolders: privateFolders(context) };

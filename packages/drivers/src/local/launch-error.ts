@@ -25,7 +25,7 @@ export function launchFailed(error: unknown, intent: Pick<SandboxIntent, "volume
   const { root, volumes } = intent;
   const detail = typeof cause?.detail === "string" ? cause.detail : "";
   const source = volumes.find((volume) => isWithin(detail, volume.source))?.source;
-  if (root.kind === "image") {
+  if (root.kind !== "host") {
     const failure = imageFailure(root.source, cause, detail);
     if (failure !== undefined) return failure;
   }

@@ -85,7 +85,7 @@ export function resolveIntent(intent: SandboxIntent, context: ResolveContext, im
       intent.resources.memoryBytes ??
       (config.sandbox_memory_limit === 0 ? undefined : BigInt(config.sandbox_memory_limit)),
     ownFolders:
-      intent.root.kind === "image"
+      intent.root.kind !== "host"
         ? []
         : ownFolderTargets(
             writablePaths,

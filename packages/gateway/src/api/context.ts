@@ -10,6 +10,7 @@ import type { GatewayDeps } from "../deps.ts";
 import type { Attachments } from "../relay/attachments.ts";
 import type { RelayBroker } from "../relay/broker.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
+import type { StagedArchives } from "../staging/archives.ts";
 import type { SandboxRecord, WorkspaceRecord } from "../store/types.ts";
 
 /** What the handlers of the public API work with: the gateway's parts and the live ones made at its start. */
@@ -23,6 +24,7 @@ export interface ApiDeps extends GatewayDeps {
   /** Tells the sessions of these sandboxes that their configuration may have changed. */
   readonly configurationChanged: (sandboxIds: Iterable<string>) => void;
   readonly sameRequest: KeyedMutex;
+  readonly archives: StagedArchives;
   readonly launchFacts: (record: SandboxRecord) => Promise<LaunchFacts>;
 }
 

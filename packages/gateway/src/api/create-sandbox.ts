@@ -10,6 +10,7 @@ import {
 import { alreadyExists, unsupportedField } from "@openshell/api/errors.ts";
 import { LogField } from "@openshell/base";
 import type { Caller } from "../auth/caller.ts";
+import { imageRoot, withoutToken } from "../compute/image-root.ts";
 import { NONCE_BYTES, sandboxIntent } from "../compute/launch.ts";
 import { encodeRuntimeFacts } from "../compute/runtime-record.ts";
 import { startingStatus } from "../compute/status.ts";
@@ -38,7 +39,6 @@ export async function createSandbox(
   caller: Caller,
   admission: Admission,
 ): Promise<SandboxRecord> {
-  const { store, clock } = deps;
   refuseUnsupported(request);
   const spec = clone(SandboxSpecSchema, request.spec!);
   const defaultCommand = spec.command.length === 0;
@@ -50,8 +50,41 @@ export async function createSandbox(
   spec.providerAttachmentEpoch = randomUUID();
   await checkAttachable(deps, workspace, spec.providers);
   if (spec.policy !== undefined) spec.policy = checkedPolicy(spec.policy, spec.providers, "spec.policy");
+  const { token } = imageRoot(spec.template?.driverConfig);
+  const facts = { id: randomUUID(), workspace, caller, defaultCommand, stagedArchive: token !== undefined };
+  if (token === undefined) return await storeSandbox(deps, request, spec, facts, admission);
+  spec.template!.driverConfig = withoutToken(spec.template!.driverConfig!);
+  await deps.archives.take(token, { workspace, subject: caller.subject, sandboxId: facts.id });
+  try {
+    return await storeSandbox(deps, request, spec, facts, admission);
+  } catch (error) {
+    // Unless it was stored after all: then it is made of it. Where the store cannot say, the next start of the gateway will.
+    const stored = await deps.store.sandboxes.byId(facts.id).catch(() => "unknown" as const);
+    if (stored === undefined) await deps.archives.release(facts.id);
+    throw error;
+  }
+}
+
+/** What is known of a sandbox beside the request. */
+interface NewFacts {
+  readonly id: string;
+  readonly workspace: string;
+  readonly caller: Caller;
+  readonly defaultCommand: boolean;
+  readonly stagedArchive: boolean;
+}
+
+async function storeSandbox(
+  deps: ApiDeps,
+  request: CreateSandboxRequest,
+  spec: SandboxSpec,
+  facts: NewFacts,
+  admission: Admission,
+): Promise<SandboxRecord> {
+  const { store, clock } = deps;
+  const { workspace, caller } = facts;
   for (let attempt = 1; ; attempt++) {
-    const record = newRecord(deps, request, spec, { workspace, caller, defaultCommand });
+    const record = newRecord(deps, request, spec, facts);
     await validateWithDriver(deps, record);
     const commands: Command<unknown>[] = [
       ...admission.admit,
@@ -73,12 +106,12 @@ export async function createSandbox(
       if (attempt >= NAME_ATTEMPTS) throw error;
       continue;
     }
-    const facts = {
+    const fields = {
       [LogField.sandboxId]: record.id,
       [LogField.sandboxName]: record.name,
       [LogField.workspace]: workspace,
     };
-    deps.log.info({ ...facts, [LogField.subject]: caller.subject }, "sandbox created");
+    deps.log.info({ ...fields, [LogField.subject]: caller.subject }, "sandbox created");
     for (const note of policyNotes(spec.policy, spec.providers, undefined))
       deps.feeds.of(record.id).addEvent(note, clock.now());
     return { ...record, resourceVersion: 1n, deletionAt: undefined };
@@ -96,16 +129,11 @@ function refuseUnsupported(request: CreateSandboxRequest): void {
   }
 }
 
-function newRecord(
-  deps: ApiDeps,
-  request: CreateSandboxRequest,
-  spec: SandboxSpec,
-  facts: { readonly workspace: string; readonly caller: Caller; readonly defaultCommand: boolean },
-): NewSandbox {
+function newRecord(deps: ApiDeps, request: CreateSandboxRequest, spec: SandboxSpec, facts: NewFacts): NewSandbox {
   const now = deps.clock.now();
   const owner = facts.caller.ownerOfMachineFiles;
   return {
-    id: randomUUID(),
+    id: facts.id,
     name: request.name === "" ? generatedName() : request.name,
     workspace: facts.workspace,
     labels: { ...request.labels },
@@ -124,6 +152,7 @@ function newRecord(
       awaitAttachment: request.awaitMainProcessAttachment,
       launchedGeneration: 0n,
       bootId: "",
+      stagedArchive: facts.stagedArchive,
       quickRuns: 0,
     }),
   };

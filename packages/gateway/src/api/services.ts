@@ -10,6 +10,7 @@ import { SandboxController } from "../compute/controller.ts";
 import { KeyedMutex } from "../compute/keyed-mutex.ts";
 import { launchFacts } from "../compute/launch-facts.ts";
 import { recover, watchDriver } from "../compute/recovery.ts";
+import { runtimeFacts } from "../compute/runtime-record.ts";
 import { SandboxFeeds } from "../compute/sandbox-feed.ts";
 import { SessionEvents } from "../compute/session-events.ts";
 import { wantsToRun, withPhase } from "../compute/status.ts";
@@ -28,6 +29,7 @@ import { SessionRegistry } from "../sessions/registry.ts";
 import { supervisorService } from "../sessions/service.ts";
 import type { SupervisorSession } from "../sessions/session.ts";
 import { TokenTable } from "../sessions/tokens.ts";
+import { StagedArchives } from "../staging/archives.ts";
 import { configHandlers } from "./config.ts";
 import type { ApiDeps } from "./context.ts";
 import { localDriver } from "./driver.ts";
@@ -38,6 +40,7 @@ import { storeNonce } from "./mutations.ts";
 import { providerHandlers } from "./providers.ts";
 import { sandboxProviderHandlers } from "./sandbox-providers.ts";
 import { sandboxHandlers } from "./sandboxes.ts";
+import { stagingHandlers } from "./staging.ts";
 import { refusingUnknownFields } from "./unknown-fields.ts";
 import { watchHandlers } from "./watch.ts";
 import { workspaceHandlers } from "./workspaces.ts";
@@ -71,6 +74,7 @@ export function openShellHandlers(deps: ApiDeps) {
     ...configHandlers(deps),
     ...logHandlers(deps),
     ...workspaceHandlers(deps),
+    ...stagingHandlers(deps),
   };
 }
 
@@ -94,6 +98,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       onDetached: (id, generation) => controller.onDetached(id, generation),
     },
   });
+  const { archiveBytes: maxBytes } = driver.capabilities;
+  const archives = new StagedArchives({ state: deps.paths.state, clock, log, maxBytes });
   const facts = launchFacts({ ...deps, driver });
   controller = new SandboxController({
     store,
@@ -106,6 +112,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     broker,
     attachments,
     feeds,
+    archives,
     launchFacts: facts,
     alwaysDenied: deps.alwaysDenied,
     bootId,
@@ -156,6 +163,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     feeds,
     configurationChanged,
     sameRequest: new KeyedMutex(clock, "request"),
+    archives,
     launchFacts: facts,
   };
   const hostService = supervisorService({
@@ -197,6 +205,10 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
         .catch((error: unknown) => log.warn({ err: error }, "cannot prepare the inspection CA"));
       void watchDriver({ driver, store, clock, log, controller, feeds, signal: closed.signal });
       void reconcileDeliveries(sessions, api, closed.signal);
+      await archives.open(async (id) => {
+        const record = await store.sandboxes.byId(id);
+        return record !== undefined && runtimeFacts(record).launchedGeneration === 0n;
+      });
       await recover({ store, driver, controller, events, log });
     },
 
@@ -232,6 +244,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       await controller.close();
       hosts.close();
       for (const session of [...sessions.all]) session.close();
+      await archives[Symbol.asyncDispose]();
       await driver[Symbol.asyncDispose]();
     },
   };

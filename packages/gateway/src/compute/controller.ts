@@ -17,6 +17,7 @@ import { failureText } from "../sessions/failure.ts";
 import type { HostEvents, HostRegistry } from "../sessions/hosts.ts";
 import { DONE } from "../sessions/reader.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
+import type { StagedArchives } from "../staging/archives.ts";
 import type { Command } from "../store/command.ts";
 import { isStoreError } from "../store/errors.ts";
 import type { HostRecord, SandboxChange, SandboxPatch, SandboxRecord, Store } from "../store/types.ts";
@@ -48,6 +49,8 @@ export interface ControllerDeps {
   readonly broker: RelayBroker;
   readonly attachments: Attachments;
   readonly feeds: SandboxFeeds;
+  /** Where archives wait that sandboxes are made of. */
+  readonly archives: Pick<StagedArchives, "release">;
   /** Secrets, CA and volumes that a launch needs, read anew each time. */
   readonly launchFacts: (record: SandboxRecord) => Promise<LaunchFacts>;
   readonly alwaysDenied: () => readonly string[];
@@ -277,6 +280,8 @@ export class SandboxController implements HostEvents {
         started = before === undefined ? await driver.create(intent, onProgress) : await driver.start(intent);
       }
       this.#recordLaunch(record, started);
+      // The driver keeps what it made of it.
+      if (intent.root.kind === "staged") void this.#deps.archives.release(record.id);
       return started;
     } catch (error) {
       if (error instanceof DriverError && !error.retryable) {
@@ -424,11 +429,12 @@ export class SandboxController implements HostEvents {
   }
 
   async #delete(record: SandboxRecord): Promise<void> {
-    const { driver, feeds, hosts, log, sessions, store } = this.#deps;
+    const { archives, driver, feeds, hosts, log, sessions, store } = this.#deps;
     hosts.unassign(record.id, "deleted");
     sessions.get(record.id)?.close();
     this.#forgetRun(record.id);
     await driver.delete(record.id);
+    if (runtimeFacts(record).stagedArchive) await archives.release(record.id);
     await store.write(store.sandboxes.remove(record.id, "any"), store.idBlocks.release(record.id));
     feeds.remove(record.id);
     sessions.notify(record.id);

@@ -2,15 +2,19 @@ import type { SandboxPolicy } from "@openshell/api";
 import { RuntimeError } from "@openshell/base";
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import type { GatewayDeps } from "../deps.ts";
+import { takenArchive } from "../staging/archives.ts";
 import type { SandboxRecord } from "../store/types.ts";
 import { type LaunchFacts, NONCE_SECRET, nonceContext } from "./launch.ts";
+import { runtimeFacts } from "./runtime-record.ts";
 import { localVolumes } from "./volumes.ts";
 
-type Deps = Pick<GatewayDeps, "store" | "vault" | "inspectionCas" | "config"> & { readonly driver: ComputeDriver };
+type Deps = Pick<GatewayDeps, "store" | "vault" | "inspectionCas" | "config" | "paths"> & {
+  readonly driver: ComputeDriver;
+};
 
 /** Reads what a launch needs beside the record. Before a record is stored its nonce is empty. */
 export function launchFacts(deps: Deps): (record: SandboxRecord) => Promise<LaunchFacts> {
-  const { store, vault, inspectionCas, config, driver } = deps;
+  const { store, vault, inspectionCas, config, driver, paths } = deps;
   return async (record) => {
     const [ca, latest, secret, block] = await Promise.all([
       inspectionCas.of(record.workspace),
@@ -34,6 +38,7 @@ export function launchFacts(deps: Deps): (record: SandboxRecord) => Promise<Laun
       policy: record.spec.policy,
       endpointPorts: endpointPorts(latest?.policy ?? record.spec.policy),
       volumes: localVolumes(record.spec.template?.driverConfig).volumes,
+      stagedArchive: runtimeFacts(record).stagedArchive ? takenArchive(paths.state, record.id) : undefined,
       config,
     };
   };

@@ -35,6 +35,8 @@ export interface LaunchFacts {
   /** Ports that the policy in force names. */
   readonly endpointPorts: readonly number[];
   readonly volumes: readonly VolumeRequest[];
+  /** The archive that the sandbox took, if it was created from one. */
+  readonly stagedArchive: string | undefined;
   readonly config: GatewayConfig;
 }
 
@@ -48,7 +50,10 @@ export function sandboxIntent(record: SandboxRecord, facts: LaunchFacts): Sandbo
     generation: record.generation,
     nonce: facts.nonce,
     idBlock: facts.idBlock,
-    root: imageRoot(record.spec.template?.driverConfig).root,
+    root:
+      facts.stagedArchive === undefined
+        ? imageRoot(record.spec.template?.driverConfig).root
+        : { kind: "staged", source: facts.stagedArchive },
     hostname: record.name,
     process: { runAsUser: policy?.process?.runAsUser ?? "", runAsGroup: policy?.process?.runAsGroup ?? "" },
     resources: limitsOf(record.spec.template),

@@ -15,6 +15,7 @@ function record(restartPolicy: SandboxRestartPolicy, quickRuns = 0, startedAt = 
     caller: undefined,
     defaultCommand: false,
     awaitAttachment: true,
+    stagedArchive: false,
     launchedGeneration: 3n,
     bootId: "b",
   };
@@ -98,7 +99,13 @@ describe("the restart policy", () => {
     expect(next.status!.exitCode).toBeUndefined();
     expect(next.status!.nextRestartTime).toBeUndefined();
     const facts = runtimeFacts({ runtimeRecord: next.runtimeRecord! });
-    expect(facts).toMatchObject({ quickRuns: 4, awaitAttachment: false, launchedGeneration: 3n, bootId: "b" });
+    expect(facts).toMatchObject({
+      quickRuns: 4,
+      awaitAttachment: false,
+      stagedArchive: false,
+      launchedGeneration: 3n,
+      bootId: "b",
+    });
     const asked = nextRun(ended, "asked", NOW);
     expect(asked.status!.restartCount).toBe(0);
     expect(runtimeFacts({ runtimeRecord: asked.runtimeRecord! }).quickRuns).toBe(0);

@@ -14,6 +14,8 @@ export interface RuntimeFacts {
   readonly bootId: string;
   /** Runs one after the other that ended soon after their start and were followed by a restart: the wait grows with them. */
   readonly quickRuns: number;
+  /** It was created from an archive that its creator staged. */
+  readonly stagedArchive: boolean;
   /** The isolation report of one generation, as JSON. */
   readonly isolation?: { readonly generation: string; readonly report: string } | undefined;
 }
@@ -28,6 +30,7 @@ export function runtimeFacts(record: Pick<SandboxRecord, "runtimeRecord">): Runt
     launchedGeneration: BigInt(typeof stored.launchedGeneration === "string" ? stored.launchedGeneration : "0"),
     bootId: typeof stored.bootId === "string" ? stored.bootId : "",
     ...storedReport(stored.isolation),
+    stagedArchive: stored.stagedArchive === true,
     quickRuns: typeof stored.quickRuns === "number" ? stored.quickRuns : 0,
   };
 }

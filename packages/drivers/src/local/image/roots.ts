@@ -18,7 +18,7 @@ export async function prepareImage(
   store: ImageStore,
   onProgress: OnProgress,
 ): Promise<ImageFacts | undefined> {
-  if (intent.root.kind !== "image") return undefined;
+  if (intent.root.kind === "host") return undefined;
   const { sandboxId } = intent;
   const { source } = intent.root;
   const known = await folders.readImage(sandboxId);

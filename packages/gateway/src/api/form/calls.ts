@@ -36,6 +36,7 @@ const policy: MessageInitShape<typeof UpdateConfigRequestSchema>["policy"] = { v
 /** What a request needs beside its selector and the name of a sandbox or provider. */
 export const SAMPLES: Partial<Record<RpcName, Init>> = {
   createSandbox: { spec: {} },
+  beginRootfsTarStaging: { fileName: "x.tar", sizeBytes: 1n },
   execSandbox: { command: ["true"] },
   execSandboxInteractive: { command: ["true"] },
   createProvider: { provider: { metadata: { name: "p" }, type: "generic", credentials: { TOKEN: "t" } } },

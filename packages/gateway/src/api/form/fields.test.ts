@@ -22,6 +22,7 @@ const USED: Readonly<Record<string, string>> = {
   DeleteSandboxRequest: "workspace_scope name allow_missing request_id",
   StopSandboxRequest: "workspace_scope name request_id",
   StartSandboxRequest: "workspace_scope name request_id",
+  BeginRootfsTarStagingRequest: "workspace_scope file_name size_bytes",
   WatchSandboxRequest:
     "workspace_scope sandbox follow_status follow_logs follow_events log_tail_lines event_tail stop_on_terminal since_time log_sources log_min_level resume_after_cursor",
   GetSandboxLogsRequest: "workspace_scope sandbox lines since_time sources min_level",
@@ -245,6 +246,7 @@ describe("fields of answers", () => {
       tty: true,
       restartPolicy: SandboxRestartPolicy.ON_FAILURE,
     };
+    await answer("beginRootfsTarStaging");
     await answer("createSandbox", { name: "x", spec, ...meta });
     const { metadata } = await gateway.phase(SandboxPhase.READY, "x");
     await answer("getSandbox");

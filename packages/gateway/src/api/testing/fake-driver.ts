@@ -22,6 +22,7 @@ export class FakeDriver implements ComputeDriver {
     gpu: false,
     captureMode: "nft",
     identityMode: "root",
+    archiveBytes: 1 << 20,
   };
   readonly sandboxes = new Map<string, DriverSandbox>();
   /** `create`, `start`, `stop`, `delete` with the sandbox's id, in order. */
