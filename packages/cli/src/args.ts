@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import { usageError } from "./errors.ts";
+import { quote, usageError } from "./errors.ts";
 import { nearestName } from "./nearest.ts";
 
 /** What a word names, so that a shell can offer what there is. */
@@ -14,6 +14,8 @@ export interface Flag {
   readonly value?: string;
   /** May be given more than once. */
   readonly many?: boolean;
+  /** An empty value says something; of every other option it is a variable of the shell that is not set. */
+  readonly mayBeEmpty?: boolean;
   readonly help: string;
   /** What its value names. */
   readonly names?: NameKind;
@@ -215,13 +217,16 @@ function check(spec: CommandSpec, flags: readonly Flag[], token: OptionToken): G
       `Write ${token.rawName}${token.rawName.startsWith("--") ? "=" : " "}${flag.value}`,
     );
   }
+  if (token.value === "" && flag.mayBeEmpty !== true) {
+    throw usageError(`${token.rawName} has an empty value`, `Write ${token.rawName}=${flag.value}, or leave it out`);
+  }
   checkChoice(flag, token.value, token.rawName);
   return { long: flag.long, value: token.value };
 }
 
 function checkChoice(flag: Flag, value: string, where: string): void {
   if (flag.choices === undefined || flag.choices.includes(value)) return;
-  throw usageError(`${where}: ${JSON.stringify(value)} is not possible`, `Use one of: ${flag.choices.join(", ")}`);
+  throw usageError(`${where}: ${quote(value)} is not possible`, `Use one of: ${flag.choices.join(", ")}`);
 }
 
 function checkConflicts(spec: CommandSpec, flags: readonly Flag[], given: readonly Given[]): void {
@@ -244,10 +249,12 @@ function checkConflicts(spec: CommandSpec, flags: readonly Flag[], given: readon
 function checkPositionals(spec: CommandSpec, given: readonly string[]): void {
   const wanted = spec.positionals ?? [];
   const help = `See openshell ${spec.path.join(" ")} --help`;
+  const empty = given.indexOf("");
+  if (empty !== -1) throw usageError(`${wanted[empty]?.name ?? wanted.at(-1)?.name ?? "an argument"} is empty`, help);
   if (given.length > wanted.length && wanted.at(-1)?.many !== true) {
     const extra = given[wanted.length]!;
     throw usageError(
-      `unexpected argument ${JSON.stringify(extra)}`,
+      `unexpected argument ${quote(extra)}`,
       spec.trailing === "separated" ? `Put the command to run behind "--"` : help,
     );
   }

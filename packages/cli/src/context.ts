@@ -1,7 +1,8 @@
+import { escapeUntrusted } from "@openshell/base/escape.ts";
 import { readGatewayRecord } from "@openshell/base/gateway-record.ts";
 import { isAlive } from "@openshell/base/process-identity.ts";
 import type { Args } from "./args.ts";
-import { CliError, usageError } from "./errors.ts";
+import { CliError, quote, usageError } from "./errors.ts";
 import { needsStart } from "./gateway/record.ts";
 import { type GatewayChoice, resolveGateway, type Target } from "./gateway/resolve.ts";
 import { type ColorChoice, type Style, styleFor } from "./output/style.ts";
@@ -10,6 +11,9 @@ import { describeEndpoint } from "./transport/endpoint.ts";
 import type { CallOptions, Json } from "./transport/unary.ts";
 import { callUnary } from "./transport/unary.ts";
 import { UnreachableError } from "./transport/unreachable.ts";
+
+/** Characters of one line on standard error. */
+const MAX_LINE = 2048;
 
 /** Process facts a command may use; tests pass their own. */
 export interface Surroundings {
@@ -127,12 +131,14 @@ export class Context {
     return writeAll(this.surroundings.stderr, `${text}\n`);
   }
 
+  /** Plain text; what a terminal would obey is escaped. */
   success(text: string): Promise<void> {
-    return this.say(`${this.err.green(this.err.bold("✓"))} ${text}`);
+    return this.say(`${this.err.green(this.err.bold("✓"))} ${escapeUntrusted(text, MAX_LINE)}`);
   }
 
+  /** As {@link success}. */
   warn(text: string): Promise<void> {
-    return this.say(`${this.err.yellow("!")} ${text}`);
+    return this.say(`${this.err.yellow("!")} ${escapeUntrusted(text, MAX_LINE)}`);
   }
 
   /** The value as JSON or YAML, or undefined for the table form. */
@@ -161,11 +167,11 @@ export function pairs(values: readonly string[], option: string): Record<string,
   const result: Record<string, string> = {};
   for (const text of values) {
     const at = text.indexOf("=");
-    if (at <= 0)
-      throw usageError(
-        `--${option} ${JSON.stringify(text.slice(0, 64))} is no KEY=VALUE`,
-        `Write --${option} KEY=VALUE`,
-      );
+    // What is no name may be the value, and that a secret.
+    if (at <= 0) {
+      const shown = /^[A-Z_][A-Z0-9_]{0,63}$/.test(text) ? ` ${text}` : "";
+      throw usageError(`--${option}${shown} is no KEY=VALUE`, `Write --${option} KEY=VALUE`);
+    }
     result[text.slice(0, at)] = text.slice(at + 1);
   }
   return result;
@@ -176,10 +182,7 @@ export function wholeNumber(text: string | undefined, option: string, least: num
   if (text === undefined) return undefined;
   const value = Number(text);
   if (!/^\d+$/.test(text) || value < least || value > most) {
-    throw usageError(
-      `--${option} ${JSON.stringify(text)} is not possible`,
-      `Use a whole number from ${least} to ${most}`,
-    );
+    throw usageError(`--${option} ${quote(text)} is not possible`, `Use a whole number from ${least} to ${most}`);
   }
   return value;
 }

@@ -2,7 +2,7 @@ import { type Args, type CommandSpec, parseCommandLine } from "./args.ts";
 import { VERSION } from "./build-info.ts";
 import { allNames, type CommandEntry, findCommand, type Group } from "./commands/index.ts";
 import { Context, type Surroundings } from "./context.ts";
-import { EXIT, errorLines, toCliError, usageError } from "./errors.ts";
+import { EXIT, errorLines, quote, toCliError, usageError } from "./errors.ts";
 import { nearestName } from "./nearest.ts";
 import { styleFor } from "./output/style.ts";
 import { writeAll } from "./output/terminal.ts";
@@ -76,10 +76,7 @@ async function route(argv: readonly string[], surroundings: Surroundings): Promi
   const word = first.words[0];
   if (word === undefined) {
     if (first.rest.some((item) => item === "-V" || item === "--version")) return printVersion(surroundings);
-    const unknown = first.rest.find(
-      (item) => !["-h", "--help", "-v", "--verbose"].includes(item) && item.startsWith("-") && !isGlobal(item),
-    );
-    if (unknown !== undefined) throw usageError(`unknown option ${unknown}`, "See openshell --help");
+    refuseUnknown(first.rest, "See openshell --help");
     const { rootHelp } = await import("./help.ts");
     await writeAll(surroundings.stdout, rootHelp(helpStyle(surroundings)));
     return EXIT.ok;
@@ -102,6 +99,7 @@ async function routeGroup(
   const second = words[1];
   if (second === undefined) {
     if (rest.some((item) => item === "-V" || item === "--version")) return printVersion(surroundings);
+    refuseUnknown(rest, `See openshell ${group.name} --help`);
     const { groupHelp } = await import("./help.ts");
     await writeAll(surroundings.stdout, groupHelp(group, helpStyle(surroundings)));
     return EXIT.ok;
@@ -115,7 +113,7 @@ async function routeGroup(
     );
     const next =
       near === undefined ? `See openshell ${group.name} --help` : `Did you mean openshell ${group.name} ${near}?`;
-    throw usageError(`openshell ${word} has no command ${JSON.stringify(second)}`, next);
+    throw usageError(`openshell ${word} has no command ${quote(second)}`, next);
   }
   return runCommand(entry, rest, surroundings);
 }
@@ -154,9 +152,17 @@ function unknownCommand(word: string) {
   if (NOT_BUILT[""]?.includes(word)) return notBuilt(word);
   const near = nearestName(word, allNames());
   return usageError(
-    `there is no command ${JSON.stringify(word.slice(0, 64))}`,
+    `there is no command ${quote(word)}`,
     near === undefined ? "See openshell --help" : `Did you mean openshell ${near}?`,
   );
+}
+
+/** Where help is shown, since no command was named: an option that nothing takes was meant for something. */
+function refuseUnknown(rest: readonly string[], next: string): void {
+  const unknown = rest.find(
+    (item) => !["-h", "--help", "-v", "--verbose", "--"].includes(item) && item.startsWith("-") && !isGlobal(item),
+  );
+  if (unknown !== undefined) throw usageError(`unknown option ${unknown}`, next);
 }
 
 function isGlobal(option: string): boolean {

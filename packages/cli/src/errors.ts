@@ -1,7 +1,7 @@
 import type { ErrorReason } from "@openshell/base/catalogue/api.ts";
 import { CALL_CODES, type CallCode } from "@openshell/base/catalogue/calls.ts";
 import type { CommandLineCode } from "@openshell/base/catalogue/command-line.ts";
-import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
+import { RUNTIME_ERRORS, type RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
 import type { RuntimeError } from "@openshell/base/errors.ts";
 import { escapeUntrusted } from "@openshell/base/escape.ts";
 import { RpcError } from "./transport/rpc-error.ts";
@@ -66,22 +66,19 @@ export function codeOf(error: unknown): ErrorCode {
   return "internal";
 }
 
+/** Characters of a value that an error repeats: enough to know it again. */
+const MAX_QUOTED = 160;
+
+/** A value as errors repeat it: in quotes, one line, escaped and shortened. */
+export function quote(text: string): string {
+  const shown = text.length <= MAX_QUOTED ? text : `${text.slice(0, MAX_QUOTED)}…`;
+  return escapeUntrusted(JSON.stringify(shown), 8 * MAX_QUOTED);
+}
+
 /** Wrong use of a command: exit status 2. */
 export function usageError(message: string, next: string): CliError {
   return new CliError(message, { code: "usage", next, exitCode: EXIT.usage });
 }
-
-/** Codes whose next step in the catalogue says more than nothing when the server itself named none. */
-const HELPFUL: ReadonlySet<CallCode> = new Set([
-  "unauthenticated",
-  "permission_denied",
-  "unimplemented",
-  "unavailable",
-  "deadline_exceeded",
-  "resource_exhausted",
-  "aborted",
-  "internal",
-]);
 
 /** Commands that list resources, by kind. */
 const LISTS: Readonly<Record<string, string>> = {
@@ -100,9 +97,16 @@ export function toCliError(error: unknown): CliError {
   if (error instanceof CliError) return error;
   if (error instanceof RpcError) return fromRpc(error);
   if (isRuntimeError(error))
-    return new CliError(error.message, { next: error.next === "" ? [] : error.next, code: error.code });
+    return new CliError(error.message, {
+      next: error.next === "" ? RUNTIME_ERRORS[error.code][1] : error.next,
+      code: error.code,
+    });
   const message = error instanceof Error ? error.message : String(error);
-  return new CliError(message, { code: codeOf(error), cause: error });
+  return new CliError(`unexpected error: ${message}`, {
+    code: codeOf(error),
+    next: "Try again; if it stays, report it with the command and `openshell --version`",
+    cause: error,
+  });
 }
 
 function fromRpc(error: RpcError): CliError {
@@ -119,28 +123,33 @@ function fromRpc(error: RpcError): CliError {
     const list = LISTS[resource.kind];
     return new CliError(`${kind} ${JSON.stringify(escapeUntrusted(resource.name))} does not exist`, {
       code: codeOf(error),
-      next: list === undefined ? [] : `\`${list}\` shows what there is`,
+      next: list === undefined ? CALL_CODES.not_found[1] : `\`${list}\` shows what there is`,
       cause: error,
     });
   }
   // The gateway puts its own next step behind the message; only a bare message gets ours.
-  const fallback = HELPFUL.has(error.code) ? CALL_CODES[error.code][1] : undefined;
+  const fallback = CALL_CODES[error.code][1];
   const hasNext = /[.!?] [A-Z`]/.test(error.message);
   const message = repeated && more.length > 0 ? `${violations.length} fields of the request are wrong` : error.message;
   return new CliError(escapeUntrusted(message, 2048), {
     code: codeOf(error),
     details,
-    next: hasNext || fallback === undefined ? [] : fallback,
+    next: hasNext ? [] : fallback,
     cause: error,
   });
 }
 
-/** The lines shown for an error. */
+/** Characters of one line about an error; and of lines below it. */
+const MAX_LINE = 2048;
+const MAX_DETAILS = 100;
+
+/** The lines shown for an error. Whatever its texts hold, each is one line that a terminal shows and does not obey. */
 export function errorLines(error: CliError, bold: (text: string) => string = (text) => text): readonly string[] {
   return [
-    `${bold("error:")} ${error.message}`,
-    ...error.details.map((detail) => `  - ${detail}`),
-    ...error.next.map((next) => `  ${bold("next:")} ${next}`),
+    `${bold("error:")} ${escapeUntrusted(error.message, MAX_LINE)}`,
+    ...error.details.slice(0, MAX_DETAILS).map((detail) => `  - ${escapeUntrusted(detail, MAX_LINE)}`),
+    ...(error.details.length > MAX_DETAILS ? [`  - and ${error.details.length - MAX_DETAILS} more`] : []),
+    ...error.next.map((next) => `  ${bold("next:")} ${escapeUntrusted(next, MAX_LINE)}`),
     // Wrong use has its own exit status, and a next step that is all there is to say.
     ...(error.code === "usage" ? [] : [`  ${bold("code:")} ${escapeUntrusted(error.code, 64)}`]),
   ];

@@ -1,10 +1,11 @@
 /** The command line: finds the command, loads it and nothing else, runs it, and turns what it throws into text and a status. */
 import { dispatch } from "./dispatch.ts";
+import { errorLines, toCliError } from "./errors.ts";
 
 for (const event of ["uncaughtException", "unhandledRejection"] as const) {
   process.once(event, (error: unknown) => {
     // A mistake of this program: still one line, and never a stack trace, which may quote what must not be shown.
-    process.stderr.write(`error: internal error: ${error instanceof Error ? error.message : String(error)}\n`);
+    process.stderr.write(`${errorLines(toCliError(error)).join("\n")}\n`);
     process.exit(1);
   });
 }

@@ -1,4 +1,4 @@
-import { usageError } from "./errors.ts";
+import { quote, usageError } from "./errors.ts";
 
 /**
  * Refuses arguments that are not UTF-8. The API carries commands as text: such an argument would reach the program changed,
@@ -13,7 +13,7 @@ export function refuseUndecodable(argv: readonly string[], commandLine: (() => U
   // The interpreter and the program come first.
   const argument = argv[index - 2];
   throw usageError(
-    `${argument === undefined ? "an argument" : JSON.stringify(argument)} is not UTF-8, and would not arrive unchanged`,
+    `${argument === undefined ? "an argument" : quote(argument)} is not UTF-8, and would not arrive unchanged`,
     "Give the file another name, or pass its bytes through standard input",
   );
 }

@@ -16,7 +16,7 @@ export const CALL_CODES = {
     "Ask an administrator of the gateway for the role or scope, or use another workspace",
   ],
   resource_exhausted: ["A limit is reached.", "Try again later, or remove what is no longer needed"],
-  failed_precondition: ["It cannot be done in the present state.", "Follow the message"],
+  failed_precondition: ["It cannot be done in the present state.", "Look at the state: `openshell sandbox get NAME`"],
   aborted: ["Somebody changed it at the same time.", "Try again: somebody changed it at the same time"],
   out_of_range: ["A position that is no longer held.", "Start again from the beginning"],
   unimplemented: [

@@ -350,7 +350,7 @@ test("what a sandbox is made of travels as the gateway reads it", async () => {
   ];
   expect(await run([...argv, ...more], { cwd: "/home/me" })).toMatchObject({
     code: 1,
-    stderr: "error: stop here\n  code: invalid_argument\n",
+    stderr: "error: stop here\n  next: Correct what the message names\n  code: invalid_argument\n",
   });
   expect(lastCall("CreateSandbox")).toMatchObject({
     labels: { l: "v" },

@@ -1,7 +1,7 @@
 import { type Args, type CommandSpec, requirePositional } from "../args.ts";
 import { SHELLS } from "../complete/complete.ts";
 import type { Context } from "../context.ts";
-import { EXIT, usageError } from "../errors.ts";
+import { EXIT, quote, usageError } from "../errors.ts";
 
 export const spec: CommandSpec = {
   path: ["completions"],
@@ -23,7 +23,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   const shell = requirePositional(args, 0, "the shell", spec);
   const script = SCRIPTS[shell as keyof typeof SCRIPTS] as string | undefined;
   if (script === undefined || !Object.hasOwn(SCRIPTS, shell))
-    throw usageError(`${JSON.stringify(shell)} is no shell with completions`, "Use bash, zsh or fish");
+    throw usageError(`${quote(shell)} is no shell with completions`, "Use bash, zsh or fish");
   await context.print(script);
   return EXIT.ok;
 }

@@ -1,7 +1,7 @@
 import { escapeUntrusted } from "@openshell/base/escape.ts";
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, wholeNumber } from "../context.ts";
-import { EXIT, usageError } from "../errors.ts";
+import { EXIT, quote, usageError } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
 import { object, text } from "../model/sandbox.ts";
 import { Interruption } from "../terminal/interruption.ts";
@@ -83,7 +83,7 @@ export function formatLine(line: Json): string {
 
 function sinceTime(given: string | undefined): string | undefined {
   if (given === undefined) return undefined;
-  const match = /^(\d{1,9})([smh])$/.exec(given);
-  if (match === null) throw usageError(`--since ${JSON.stringify(given)} is no duration`, "Write 30s, 5m or 2h");
+  const match = /^(\d{1,7})([smh])$/.exec(given);
+  if (match === null) throw usageError(`--since ${quote(given)} is no duration`, "Write 30s, 5m or 2h");
   return new Date(Date.now() - Number(match[1]) * UNITS[match[2]!]! * 1000).toISOString();
 }

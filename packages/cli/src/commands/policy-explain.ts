@@ -4,7 +4,7 @@ import { compilePolicy } from "@openshell/policy/compile.ts";
 import type { Policy } from "@openshell/policy/model.ts";
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
-import { CliError, EXIT, usageError } from "../errors.ts";
+import { CliError, EXIT, quote, usageError } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
 import { object } from "../model/sandbox.ts";
 import { readPolicyFile } from "../policy/file.ts";
@@ -111,7 +111,7 @@ function judge(policy: Policy, host: string, port: number, args: Args): readonly
   const target = canonicalTarget(path ?? "/", { allowEncodedSlash: true });
   if (!target.ok) {
     throw usageError(
-      `--path ${JSON.stringify(path)} is no path that a request may have: ${target.reason}`,
+      `--path ${quote(path ?? "/")} is no path that a request may have: ${target.reason}`,
       "Write an absolute path",
     );
   }

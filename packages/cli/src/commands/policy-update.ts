@@ -34,7 +34,7 @@ export const spec: CommandSpec = {
     },
     { long: "binary", value: "PATH", many: true, conflicts: ["any-binary"], help: "executable that may use it" },
     { long: "any-binary", help: "any program may use it" },
-    { long: "endpoint-path", value: "PATH", help: 'path of the endpoint; "" for the one without' },
+    { long: "endpoint-path", value: "PATH", mayBeEmpty: true, help: 'path of the endpoint; "" for the one without' },
     { long: "dry-run", conflicts: ["wait"], help: "print the policy that would result, and change nothing" },
     ...WAIT_FLAGS,
   ],

@@ -1,6 +1,7 @@
 import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { EXIT, errorLines, toCliError, usageError } from "../errors.ts";
+import { cell } from "../output/terminal.ts";
 
 export const spec: CommandSpec = {
   path: ["provider", "delete"],
@@ -24,9 +25,12 @@ export async function run(context: Context, args: Args): Promise<number> {
       if (outcome === "DELETION_OUTCOME_ALREADY_ABSENT") await context.warn(`Provider ${name} does not exist.`);
       else await context.success(`Deleted provider ${name}.`);
     } catch (error) {
+      const shown = toCliError(error);
+      // The same for every name.
+      if (shown.code === "usage") throw shown;
       failed = true;
-      const [first, ...rest] = errorLines(toCliError(error), context.err.bold);
-      await context.say([`${name}: ${first}`, ...rest].join("\n"));
+      const [first, ...rest] = errorLines(shown, context.err.bold);
+      await context.say([`${cell(name)}: ${first}`, ...rest].join("\n"));
     }
   }
   return failed ? EXIT.failure : EXIT.ok;

@@ -1,6 +1,6 @@
 import { type Args, type CommandSpec, requirePositional } from "../args.ts";
 import { type Context, pairs } from "../context.ts";
-import { EXIT, usageError } from "../errors.ts";
+import { EXIT, quote, usageError } from "../errors.ts";
 import { CREDENTIAL_FLAGS, configOf, credentialsOf } from "../model/credentials.ts";
 import { providerObject } from "../model/provider.ts";
 import { cell } from "../output/terminal.ts";
@@ -52,13 +52,17 @@ export async function run(context: Context, args: Args): Promise<number> {
   return EXIT.ok;
 }
 
+const RFC_3339 = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)$/;
+/** The last millisecond that the API can carry. */
+const LATEST = Date.parse("9999-12-31T23:59:59.999Z");
+
 function expiryTime(key: string, text: string): string {
-  const time = /^\d+$/.test(text) ? new Date(Number(text)) : new Date(text);
-  if (Number.isNaN(time.getTime())) {
-    throw usageError(
-      `--credential-expires-at ${key}: ${JSON.stringify(text)} is no time`,
-      "Write 2027-01-31T12:00:00Z",
-    );
+  const time = /^\d{1,15}$/.test(text) ? new Date(Number(text)) : RFC_3339.test(text) ? new Date(text) : undefined;
+  // The calendar is JavaScript's, which takes 30 February for 2 March.
+  const day = text.slice(0, 10);
+  const real = !RFC_3339.test(text) || new Date(`${day}T00:00:00Z`).toJSON()?.slice(0, 10) === day;
+  if (time === undefined || !real || !(time.getTime() <= LATEST)) {
+    throw usageError(`--credential-expires-at ${key}: ${quote(text)} is no time`, "Write 2027-01-31T12:00:00Z");
   }
   return time.toISOString();
 }

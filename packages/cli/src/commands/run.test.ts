@@ -78,7 +78,8 @@ test("an attachment that fails is an error, and the sandbox is removed all the s
   expect(await run(["--", "x"])).toMatchObject({
     code: 1,
     stdout: "",
-    stderr: "error: it does not run\n  code: failed_precondition\n",
+    stderr:
+      "error: it does not run\n  next: Look at the state: `openshell sandbox get NAME`\n  code: failed_precondition\n",
   });
   expect(methods()).toEqual(["CreateSandbox", "DeleteSandbox"]);
 });

@@ -1,7 +1,7 @@
 import { posix } from "node:path";
 import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
-import { CliError, EXIT, errorLines, usageError } from "../errors.ts";
+import { CliError, EXIT, errorLines, quote, usageError } from "../errors.ts";
 import { object } from "../model/sandbox.ts";
 import { type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
@@ -53,7 +53,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   const workdir = args.value("workdir") ?? mountedWorkdir(context.surroundings.cwd, volumes);
   if (workdir !== undefined && !workdir.startsWith("/")) {
     throw usageError(
-      `--workdir ${JSON.stringify(workdir)} is no absolute path`,
+      `--workdir ${quote(workdir)} is no absolute path`,
       "Name a folder inside the sandbox, such as /work",
     );
   }

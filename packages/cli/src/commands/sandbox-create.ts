@@ -4,9 +4,10 @@ import { CliError, codeOf, EXIT, usageError } from "../errors.ts";
 import { secretLooking } from "../model/environment.ts";
 import { rememberSandbox } from "../model/last-sandbox.ts";
 import { awaitsRestart, hasRun, object, sandboxObject, sandboxView } from "../model/sandbox.ts";
-import { waitForPhase } from "../model/wait.ts";
+import { limitSeconds, waitForPhase } from "../model/wait.ts";
 import { volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
+import { cell } from "../output/terminal.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { LostError } from "../terminal/resume.ts";
@@ -59,6 +60,9 @@ export const spec: CommandSpec = {
   examples: ["openshell sandbox create --name dev", "openshell sandbox create --name job --detach -- sleep infinity"],
 };
 
+/** Characters, and levels, of `--driver-config-json`: what a gateway takes of a Struct. */
+const MAX_CONFIG = 64 * 1024;
+const MAX_DEPTH = 32;
 const READY = ["Ready", "Completed"];
 
 export async function run(context: Context, args: Args): Promise<number> {
@@ -73,6 +77,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     );
   }
   const joined = !detach && !structured;
+  if (!joined) limitSeconds(context, "OPENSHELL_PROVISION_TIMEOUT");
   const tty = wantsTty(context);
   const volumes = volumesOf(context);
   const { request, spec: workload } = await workloadRequest(context, volumes);
@@ -96,7 +101,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   if (!ephemeral) rememberSandbox(context, name);
   if (structured || detach) {
     progress.stop();
-    if (!structured) await context.print(`\nCreated sandbox: ${name}\n\n`);
+    if (!structured) await context.print(`\nCreated sandbox: ${cell(name)}\n\n`);
     const ready = await waitForPhase(context, name, {
       until: READY,
       failed: ephemeral ? ["Error", "Stopped"] : ["Error", "Stopped", "Deleting"],
@@ -113,7 +118,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     return EXIT.ok;
   }
   progress.stop();
-  await context.say(`\nCreated sandbox: ${name}\n`);
+  await context.say(`\nCreated sandbox: ${cell(name)}\n`);
   const target = await context.ensureGateway();
   let lost = false;
   try {
@@ -202,18 +207,27 @@ function withDriverConfig(workload: Readonly<Record<string, unknown>>, args: Arg
   if (text === undefined) return workload;
   let given: unknown;
   try {
-    given = JSON.parse(text);
+    given = text.length <= MAX_CONFIG ? JSON.parse(text) : undefined;
   } catch {
     given = undefined;
   }
   if (typeof given !== "object" || given === null || Array.isArray(given)) {
     throw usageError("--driver-config-json is no JSON object", `Write --driver-config-json '{"local": {…}}'`);
   }
+  if (depthOf(given, MAX_DEPTH) > MAX_DEPTH) {
+    throw usageError("--driver-config-json is nested too deeply", `Nest at most ${MAX_DEPTH} levels`);
+  }
   const template = object(workload["template"]);
   const config = { ...(given as Record<string, unknown>) };
   const local = object(object(template["driverConfig"])["local"]);
   if (Object.keys(local).length > 0) config["local"] = { ...object(config["local"]), ...local };
   return { ...workload, template: { ...template, driverConfig: config } };
+}
+
+/** Levels of a JSON value; it is not looked at below `most`. */
+function depthOf(value: unknown, most: number): number {
+  if (typeof value !== "object" || value === null || most < 0) return 0;
+  return 1 + Math.max(0, ...Object.values(value).map((inner) => depthOf(inner, most - 1)));
 }
 
 async function warnOfCredentials(context: Context, args: Args): Promise<void> {

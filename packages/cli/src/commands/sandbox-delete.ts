@@ -4,6 +4,7 @@ import { EXIT, errorLines, toCliError, usageError } from "../errors.ts";
 import { forgetSandbox } from "../model/last-sandbox.ts";
 import { pagesOf } from "../model/paging.ts";
 import { sandboxView } from "../model/sandbox.ts";
+import { cell } from "../output/terminal.ts";
 import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
 
 export const spec: CommandSpec = {
@@ -39,8 +40,11 @@ async function remove(context: Context, name: string): Promise<boolean> {
     else await context.success(`Deletion of sandbox ${name} was accepted and goes on.`);
     return true;
   } catch (error) {
-    const [first, ...rest] = errorLines(toCliError(error), context.err.bold);
-    await context.say([`${name}: ${first}`, ...rest].join("\n"));
+    const shown = toCliError(error);
+    // The same for every name.
+    if (shown.code === "usage") throw shown;
+    const [first, ...rest] = errorLines(shown, context.err.bold);
+    await context.say([`${cell(name)}: ${first}`, ...rest].join("\n"));
     return false;
   }
 }

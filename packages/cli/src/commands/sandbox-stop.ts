@@ -2,7 +2,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { EXIT } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
-import { waitForPhase } from "../model/wait.ts";
+import { limitSeconds, waitForPhase } from "../model/wait.ts";
 
 export const spec: CommandSpec = {
   path: ["sandbox", "stop"],
@@ -14,6 +14,7 @@ export const spec: CommandSpec = {
 };
 
 export async function run(context: Context, args: Args): Promise<number> {
+  limitSeconds(context, "OPENSHELL_LIFECYCLE_TIMEOUT");
   const name = await sandboxName(context, args.positionals[0]);
   await context.call("StopSandbox", { workspaceScope: context.scope, name });
   await waitForPhase(context, name, {

@@ -2,7 +2,7 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { clientConfigRoot, type GatewayPaths, gatewayPaths, type PathEnvironment } from "@openshell/base/paths.ts";
 import { readTextFile, UnusableFile } from "@openshell/base/read-file.ts";
-import { CliError, usageError } from "../errors.ts";
+import { CliError, quote, usageError } from "../errors.ts";
 import type { Endpoint } from "../transport/endpoint.ts";
 
 /** Name of the embedded gateway when nobody chose another. */
@@ -48,10 +48,7 @@ export function resolveGateway(choice: GatewayChoice, where: PathEnvironment): T
   if (choice.endpoint !== undefined) return fromEndpoint(choice.endpoint, choice, where);
   const name = choice.name ?? activeGateway(where) ?? DEFAULT_GATEWAY;
   if (!NAME.test(name)) {
-    throw usageError(
-      `${JSON.stringify(name)} is no name of a gateway`,
-      "Use letters, digits, dots, hyphens and underscores",
-    );
+    throw usageError(`${quote(name)} is no name of a gateway`, "Use letters, digits, dots, hyphens and underscores");
   }
   const metadata = readMetadata(name, where);
   const own = embedded(name, where);
@@ -61,7 +58,7 @@ export function resolveGateway(choice: GatewayChoice, where: PathEnvironment): T
     if (local || (metadata === undefined && name === DEFAULT_GATEWAY)) return own;
   }
   if (metadata === undefined) {
-    throw new CliError(`gateway ${JSON.stringify(name)} is not known here`, {
+    throw new CliError(`gateway ${quote(name)} is not known here`, {
       code: "gateway_unknown",
       next: `Start one of that name with \`openshell gateway start --name ${name}\`, or leave out --gateway`,
     });
@@ -135,13 +132,10 @@ function fromEndpoint(text: string, choice: GatewayChoice, where: PathEnvironmen
 function fromMetadata(name: string, metadata: GatewayMetadata, choice: GatewayChoice, where: PathEnvironment): Target {
   const url = parseUrl(metadata.endpoint);
   if (metadata.authMode === "oidc" || metadata.authMode === "cloudflare_jwt") {
-    throw new CliError(
-      `gateway ${JSON.stringify(name)} asks for a login (${metadata.authMode}), which this version cannot do`,
-      {
-        code: "login_unsupported",
-        next: "Use a gateway with client certificates, or the one of this machine",
-      },
-    );
+    throw new CliError(`gateway ${quote(name)} asks for a login (${metadata.authMode}), which this version cannot do`, {
+      code: "login_unsupported",
+      next: "Use a gateway with client certificates, or the one of this machine",
+    });
   }
   if (url.protocol === "http:")
     return { kind: "remote", name, authMode: "plaintext", endpoint: { kind: "tcp", url, tls: undefined } };
@@ -153,7 +147,7 @@ function fromMetadata(name: string, metadata: GatewayMetadata, choice: GatewayCh
     .map((root) => join(root, "gateways", name.replaceAll(/[^A-Za-z0-9._-]/g, "_"), "mtls"))
     .find((path) => existsSync(path));
   if (folder === undefined) {
-    throw new CliError(`there are no client certificates for gateway ${JSON.stringify(name)}`, {
+    throw new CliError(`there are no client certificates for gateway ${quote(name)}`, {
       code: "certificate_missing",
       next: `Put ca.crt, tls.crt and tls.key into ${join(clientConfigRoot(where), "gateways", name, "mtls")}`,
     });
@@ -188,7 +182,7 @@ function urlProblem(text: string): string | undefined {
   if (text.includes("@")) return "a gateway URL holds no user and no password";
   const url = urlOf(text);
   if (url !== null && (url.protocol === "https:" || url.protocol === "http:") && url.hostname !== "") return undefined;
-  return `${JSON.stringify(text)} is no gateway URL`;
+  return `${quote(text)} is no gateway URL`;
 }
 
 function readText(path: string): string | undefined {

@@ -1,4 +1,4 @@
-import { usageError } from "../errors.ts";
+import { quote, usageError } from "../errors.ts";
 
 const NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
 
@@ -7,7 +7,7 @@ export function checkVariables(names: readonly string[]): void {
   for (const name of names) {
     if (!NAME.test(name)) {
       throw usageError(
-        `${JSON.stringify(name.slice(0, 64))} is no name of a variable`,
+        `${quote(name)} is no name of a variable`,
         "Use letters, digits and underscores, no digit first",
       );
     }

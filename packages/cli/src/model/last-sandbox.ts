@@ -4,6 +4,7 @@ import { clientConfigRoot } from "@openshell/base/paths.ts";
 import { readTextFile } from "@openshell/base/read-file.ts";
 import type { Context } from "../context.ts";
 import { usageError } from "../errors.ts";
+import { cell } from "../output/terminal.ts";
 
 const MAX_BYTES = 4096;
 
@@ -42,6 +43,6 @@ export async function sandboxName(context: Context, given: string | undefined): 
   const name = lastUsed(context);
   if (name === undefined)
     throw usageError("no sandbox is named, and none was used before", "Name one; `openshell sandbox list` shows them");
-  await context.say(context.err.bold(`→ sandbox ${name} (used last)`));
+  await context.say(context.err.bold(`→ sandbox ${cell(name)} (used last)`));
   return name;
 }

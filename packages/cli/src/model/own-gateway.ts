@@ -1,6 +1,6 @@
 import type { Flag } from "../args.ts";
 import type { Context } from "../context.ts";
-import { usageError } from "../errors.ts";
+import { quote, usageError } from "../errors.ts";
 import { activeGateway, DEFAULT_GATEWAY, embedded, type Target } from "../gateway/resolve.ts";
 
 export const NAME_FLAG: Flag = {
@@ -18,7 +18,7 @@ export function ownGateway(context: Context): Target & { readonly kind: "embedde
   const target = embedded(named ?? activeOwn(context) ?? DEFAULT_GATEWAY, context.surroundings);
   if (target !== undefined) return target;
   throw usageError(
-    `${JSON.stringify(named)} cannot name a gateway`,
+    `${quote(named ?? DEFAULT_GATEWAY)} cannot name a gateway`,
     "Use lower-case letters, digits and hyphens, at most 63",
   );
 }

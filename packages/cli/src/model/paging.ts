@@ -1,6 +1,6 @@
 import type { Flag } from "../args.ts";
 import { type Context, wholeNumber } from "../context.ts";
-import { CliError, EXIT, usageError } from "../errors.ts";
+import { CliError, EXIT, quote, usageError } from "../errors.ts";
 import { ListWriter, type Row } from "../output/list.ts";
 import { RpcError } from "../transport/rpc-error.ts";
 import type { Json } from "../transport/unary.ts";
@@ -8,7 +8,12 @@ import type { Json } from "../transport/unary.ts";
 export const PAGE_FLAGS: readonly Flag[] = [
   { long: "limit", value: "N", conflicts: ["page-size", "page-token"], help: "at most N entries (default: all)" },
   { long: "page-size", value: "N", help: "one page of N entries, at most 1000, instead of all" },
-  { long: "page-token", value: "TOKEN", help: "one page, from here on: next_page_token of the page before" },
+  {
+    long: "page-token",
+    value: "TOKEN",
+    mayBeEmpty: true,
+    help: "one page, from here on: next_page_token of the page before",
+  },
 ];
 
 /** Labels of a list, as the official command line spells it. */
@@ -16,6 +21,7 @@ export const SELECTOR_FLAG: Flag = {
   long: "selector",
   short: "l",
   value: "K=V,…",
+  mayBeEmpty: true,
   help: "only those with these labels, all of them",
 };
 
@@ -120,10 +126,7 @@ async function* chosenPages<T>(context: Context, listing: Listing<T>): AsyncGene
 function wrongSelector(error: unknown, selector: string | undefined): CliError | undefined {
   const what = violationOf(error, "label_selector");
   if (what === undefined || selector === undefined) return undefined;
-  return usageError(
-    `--selector ${JSON.stringify(selector.slice(0, 256))}: ${what}`,
-    "Write --selector KEY=VALUE,KEY2=VALUE2",
-  );
+  return usageError(`--selector ${quote(selector)}: ${what}`, "Write --selector KEY=VALUE,KEY2=VALUE2");
 }
 
 function wrongToken(error: unknown, token: string | undefined): CliError | undefined {

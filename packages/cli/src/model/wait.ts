@@ -1,14 +1,23 @@
 import type { Context } from "../context.ts";
-import { CliError } from "../errors.ts";
+import { CliError, quote, usageError } from "../errors.ts";
 import { Progress } from "../output/progress.ts";
 import { cell } from "../output/terminal.ts";
 import { streamJson } from "../transport/json-stream.ts";
 import { hasRun, notReadyReason, object, type SandboxView, sandboxView } from "./sandbox.ts";
 
-/** Limit of a wait from a variable, in seconds. */
-function limitSeconds(context: Context, variable: string): number {
-  const value = Number(context.env[variable] ?? "");
-  return Number.isFinite(value) && value > 0 ? value : 300;
+const DEFAULT_SECONDS = 300;
+/** A week; Node's timers end before a month does. */
+const MOST_SECONDS = 7 * 86_400;
+
+export type LimitVariable = "OPENSHELL_PROVISION_TIMEOUT" | "OPENSHELL_LIFECYCLE_TIMEOUT";
+
+/** Limit of a wait from a variable, in seconds. Throws usage errors, so that it is asked for before anything is changed. */
+export function limitSeconds(context: Context, variable: LimitVariable): number {
+  const text = context.env[variable]?.trim() ?? "";
+  if (text === "") return DEFAULT_SECONDS;
+  const value = Number(text);
+  if (/^\d+(?:\.\d+)?$/.test(text) && value > 0 && value <= MOST_SECONDS) return value;
+  throw usageError(`$${variable}: ${quote(text)} is no limit`, `Use seconds, more than 0 and at most ${MOST_SECONDS}`);
 }
 
 export interface WaitOptions {
@@ -18,7 +27,7 @@ export interface WaitOptions {
   readonly failed: readonly string[];
   /** What is being waited for, for people; without it nothing is shown. */
   readonly doing?: string;
-  readonly limitVariable?: "OPENSHELL_PROVISION_TIMEOUT" | "OPENSHELL_LIFECYCLE_TIMEOUT";
+  readonly limitVariable?: LimitVariable;
   /** The sandbox goes by itself when its main process has ended: gone after it ran is as good as ready. */
   readonly goes?: boolean;
   /** Hears what a long preparation does. */

@@ -2,7 +2,7 @@ import { existsSync, realpathSync, statSync } from "node:fs";
 import { resolve } from "node:path";
 import type { Flag } from "../args.ts";
 import { type Context, pairs } from "../context.ts";
-import { usageError } from "../errors.ts";
+import { quote, usageError } from "../errors.ts";
 import type { Json } from "../transport/unary.ts";
 import { checkVariables } from "./environment.ts";
 import { MINIMUM_ISOLATION_ANNOTATION } from "./isolation.ts";
@@ -54,13 +54,13 @@ export function parseVolume(text: string, cwd: string, home: string): Volume {
   const [source = "", target = "", access = "rw"] = parts;
   const form = "Write --volume SRC:DST or --volume SRC:DST:ro; paths cannot contain colons";
   if (source === "" || target === "" || parts.length > 3)
-    throw usageError(`--volume ${JSON.stringify(text)} is not SRC:DST[:ro]`, form);
+    throw usageError(`--volume ${quote(text)} is not SRC:DST[:ro]`, form);
   if (!["ro", "rw", "rw-all"].includes(access)) {
-    throw usageError(`--volume ${JSON.stringify(text)}: ${JSON.stringify(access)} is no access`, form);
+    throw usageError(`--volume ${quote(text)}: ${quote(access)} is no access`, form);
   }
   if (!target.startsWith("/")) {
     throw usageError(
-      `--volume ${JSON.stringify(text)}: the target must be an absolute path`,
+      `--volume ${quote(text)}: the target must be an absolute path`,
       `Write --volume ${source}:/${target}`,
     );
   }
@@ -88,13 +88,12 @@ export async function workloadRequest(
   const cpu = args.value("cpu");
   if (cpu !== undefined) {
     if (!CPU.test(cpu) || Number(cpu) === 0)
-      throw usageError(`--cpu ${JSON.stringify(cpu)} is no quantity`, "Write 500m, 0.5 or 2");
+      throw usageError(`--cpu ${quote(cpu)} is no quantity`, "Write 500m, 0.5 or 2");
     limits["cpu"] = cpu;
   }
   const memory = args.value("memory");
   if (memory !== undefined) {
-    if (!MEMORY.test(memory))
-      throw usageError(`--memory ${JSON.stringify(memory)} is no quantity`, "Write 512Mi or 2Gi");
+    if (!MEMORY.test(memory)) throw usageError(`--memory ${quote(memory)} is no quantity`, "Write 512Mi or 2Gi");
     limits["memory"] = memory;
   }
   if (volumes.length > 0 && context.target.kind !== "embedded") {
@@ -144,12 +143,12 @@ function rootPath(context: Context, from: string): string | undefined {
   const named = /^(?:\.{0,2}\/|\.{1,2}$|~)|\.(?:tar|tar\.gz|tgz)$/.test(from);
   if (!named && !existsSync(path)) return undefined;
   if (!existsSync(path)) {
-    throw usageError(`--from ${JSON.stringify(from)} does not exist`, "Name a folder, a .tar or a .tar.gz that exists");
+    throw usageError(`--from ${quote(from)} does not exist`, "Name a folder, a .tar or a .tar.gz that exists");
   }
   if (context.target.kind !== "embedded" && !statSync(path).isFile()) {
     throw usageError(
-      `--from ${JSON.stringify(from)} is a folder of this machine, and the gateway is reached over the network`,
-      `Pack it, and name the archive: tar -C ${JSON.stringify(from)} -cf root.tar .`,
+      `--from ${quote(from)} is a folder of this machine, and the gateway is reached over the network`,
+      `Pack it, and name the archive: tar -C ${quote(from)} -cf root.tar .`,
     );
   }
   // Links are the caller's to follow: the gateway takes none, since they could change between check and use.

@@ -5,8 +5,9 @@ export const PROGRESS_DELAY_MS = 300;
 const FRAME_MS = 100;
 const FRAMES = ["⠋", "⠙", "⠹", "⠸", "⠼", "⠴", "⠦", "⠧", "⠇", "⠏"];
 
-/** A line that says what is being waited for, on a terminal only, and that vanishes. */
+/** A line that says what is being waited for, on a terminal only, and that vanishes. Of nested ones the innermost is shown. */
 export class Progress implements Disposable {
+  static readonly #running: Progress[] = [];
   readonly #stream: NodeJS.WriteStream;
   readonly #style: Style;
   #text: string;
@@ -30,6 +31,7 @@ export class Progress implements Disposable {
     const progress = new Progress(stream, style, text);
     progress.#onShow = onShow;
     if (stream.isTTY) {
+      Progress.#running.push(progress);
       progress.#timer = setTimeout(() => progress.#animate(), PROGRESS_DELAY_MS);
       progress.#timer.unref();
     }
@@ -45,6 +47,8 @@ export class Progress implements Disposable {
   stop(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
+    const place = Progress.#running.indexOf(this);
+    if (place !== -1) Progress.#running.splice(place, 1);
     if (this.#shown) this.#stream.write("\r\u001b[K");
     this.#shown = false;
   }
@@ -62,6 +66,7 @@ export class Progress implements Disposable {
 
   #draw(): void {
     this.#shown = true;
+    if (Progress.#running.at(-1) !== this) return;
     const seconds = Math.floor((performance.now() - this.#started) / 1000);
     const elapsed = seconds < 1 ? "" : this.#style.dim(` (${seconds} s)`);
     const frame = FRAMES[this.#frame % FRAMES.length]!;

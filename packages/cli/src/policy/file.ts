@@ -8,7 +8,7 @@ import { parsePolicy } from "@openshell/policy/parse.ts";
 import { policyToProto } from "@openshell/policy/proto.ts";
 import { formatViolation, type Violation } from "@openshell/policy/violation.ts";
 import type { Context } from "../context.ts";
-import { CliError } from "../errors.ts";
+import { CliError, quote } from "../errors.ts";
 import type { Json } from "../transport/unary.ts";
 
 /** Larger than any policy that a gateway takes (256 KiB encoded). */
@@ -68,7 +68,7 @@ async function readText(file: string, context: Context): Promise<string> {
   } catch (error) {
     if (!(error instanceof UnusableFile)) throw error;
     if (error.tooLarge) throw tooLarge(file);
-    const what = file === "-" ? "the policy on standard input" : `the policy file ${JSON.stringify(file)}`;
+    const what = file === "-" ? "the policy on standard input" : `the policy file ${quote(file)}`;
     throw new CliError(`${what} ${error.message}`, {
       code: "policy_file_unreadable",
       next: error.missing ? "Check the path" : "Name a file of UTF-8 text, or give it with `--policy -` and `< FILE`",

@@ -1,5 +1,5 @@
 import type { Args } from "../args.ts";
-import { usageError } from "../errors.ts";
+import { quote, usageError } from "../errors.ts";
 import type { Json } from "../transport/unary.ts";
 
 /** One operation as requests carry it, and the option that asked for it. */
@@ -73,12 +73,12 @@ class Scope {
 
   addEndpoint(text: string): Operation {
     const wrong = (what: string) =>
-      usageError(`--add-endpoint ${JSON.stringify(text)}: ${what}`, `Write --add-endpoint ${ENDPOINT_FORM}`);
+      usageError(`--add-endpoint ${quote(text)}: ${what}`, `Write --add-endpoint ${ENDPOINT_FORM}`);
     const { host, rest } = splitHost(text, wrong);
     const [port = "", access = "", protocol = "", enforcement = "", ...options] = rest;
     const oneOf = (value: string, choices: readonly string[], what: string): void => {
       if (value !== "" && !choices.includes(value))
-        throw wrong(`${what} is ${choices.join(", ")}, not ${JSON.stringify(value)}`);
+        throw wrong(`${what} is ${choices.join(", ")}, not ${quote(value)}`);
     };
     oneOf(access, ACCESS, "access");
     oneOf(protocol, PROTOCOLS, "the protocol");
@@ -108,7 +108,7 @@ class Scope {
 
   removeEndpoint(text: string): Operation {
     const wrong = (what: string) =>
-      usageError(`--remove-endpoint ${JSON.stringify(text)}: ${what}`, "Write --remove-endpoint HOST:PORT");
+      usageError(`--remove-endpoint ${quote(text)}: ${what}`, "Write --remove-endpoint HOST:PORT");
     const { host, rest } = splitHost(text, wrong);
     if (rest.length !== 1) throw wrong("it has more than host and port");
     const removeEndpoint = { ruleName: this.#rule ?? "", host, port: portOf(rest[0]!, wrong) };
@@ -120,7 +120,7 @@ class Scope {
     const groups = new Map<string, { host: string; ports: number[]; rules: Json[]; texts: string[] }>();
     for (const text of this.#args.values(option)) {
       const wrong = (what: string) =>
-        usageError(`--${option} ${JSON.stringify(text)}: ${what}`, `Write --${option} ${REQUEST_FORM}`);
+        usageError(`--${option} ${quote(text)}: ${what}`, `Write --${option} ${REQUEST_FORM}`);
       const { host, rest } = splitHost(text, wrong);
       const [portList = "", method = "", ...paths] = rest;
       const path = paths.join(":");
@@ -165,8 +165,7 @@ function splitHost(text: string, wrong: Wrong): { readonly host: string; readonl
 
 function portOf(text: string, wrong: Wrong): number {
   const port = Number(text);
-  if (!/^\d{1,5}$/.test(text) || port < 1 || port > 65_535)
-    throw wrong(`${JSON.stringify(text)} is no port from 1 to 65535`);
+  if (!/^\d{1,5}$/.test(text) || port < 1 || port > 65_535) throw wrong(`${quote(text)} is no port from 1 to 65535`);
   return port;
 }
 
@@ -180,7 +179,7 @@ function endpointOptions(text: string, protocol: string, wrong: Wrong): Json {
       result["websocketCredentialRewrite"] = true;
     else if (option === "request-body-credential-rewrite" && protocol === "rest")
       result["requestBodyCredentialRewrite"] = true;
-    else throw wrong(`${JSON.stringify(option)} is no option of protocol ${protocol || "(none)"}`);
+    else throw wrong(`${quote(option)} is no option of protocol ${protocol || "(none)"}`);
   }
   return allowedIps.length === 0 ? result : { ...result, allowedIps };
 }
