@@ -27,6 +27,8 @@ export const Limits = {
   logFlushMs: 50,
   /** Sandboxes of one host. */
   sandboxes: 4_096,
-  /** A third of what the gateway allows, so that two may be late. */
-  heartbeatMs: 10_000,
+  /** A third of how long the gateway believes an observation, so that two may be late. */
+  heartbeatMs: 5_000,
+  /** An update that takes longer is given up; nothing of it takes effect later. */
+  applyTimeoutMs: 60_000,
 } as const;

@@ -3,6 +3,14 @@ import type { Meaning } from "./meaning.ts";
 /** Codes of `RuntimeError`: of processes, files, the machine, and the protocol between gateway, hosts and sandboxes. In the order of the alphabet. */
 export const RUNTIME_ERRORS = {
   accepted_twice: ["The gateway accepted one session twice.", "Update gateway and hosts to the same version"],
+  apply_timeout: [
+    "A host did not take up a change in time; what was in force still is.",
+    "Nothing: the change is sent again",
+  ],
+  apply_unavailable: [
+    "A change came before any configuration was accepted.",
+    "Update gateway and hosts to the same version",
+  ],
   boundary_busy: ["Too many requests wait for the sandbox's init.", "Try again with fewer commands at a time"],
   boundary_lost: [
     "The connection to the sandbox's init ended.",
@@ -44,6 +52,10 @@ export const RUNTIME_ERRORS = {
   configuration_deadline: [
     "The policy of a sandbox was not corrected in time, so its start was given up.",
     "Give the sandbox a policy with `openshell policy set`, then start it again",
+  ],
+  configuration_mismatch: [
+    "A configuration came with the provider environment of another one.",
+    "Update gateway and hosts to the same version",
   ],
   configuration_rejected: [
     "A host could not take up the first configuration of a sandbox.",
@@ -137,6 +149,10 @@ export const RUNTIME_ERRORS = {
     "Correct or detach the provider that the message names",
   ],
   invalid_sandbox_id: ["The id is no sandbox's.", "Report it with the version: the gateway should have refused it"],
+  invalid_update: [
+    "A change came without its identity, its sequence or a component.",
+    "Update gateway and hosts to the same version",
+  ],
   isolation_below_minimum: [
     "Less isolation is in force than was demanded.",
     "Follow the message, or demand less with --minimum-isolation",
@@ -196,6 +212,10 @@ export const RUNTIME_ERRORS = {
     "Gateway and host speak different revisions of their protocol.",
     "Update both to the same version",
   ],
+  provider_environment_unavailable: [
+    "The credentials of a sandbox could not be put in force; it has none now.",
+    "Update the provider, or attach it again",
+  ],
   queue_closed: ["What the data were meant for has ended.", "Try again"],
   relay_cancelled: ["The caller of a command left.", "Nothing: the command was ended"],
   relay_closed: [
@@ -231,6 +251,7 @@ export const RUNTIME_ERRORS = {
     "Set XDG_RUNTIME_DIR to a shorter folder",
   ],
   stale_connection: ["A newer connection of the same host exists.", "Nothing: the newer one is used"],
+  stale_sequence: ["A change came after a newer one.", "Nothing: the newer one is in force"],
   start_failed: ["The gateway could not be started, for a reason that is not foreseen.", "Read gateway.log"],
   start_interrupted: ["A start was given up because the sandbox shall no longer run.", "Start it again if it shall"],
   state_invalid: ["The state that a host left for its successor is damaged.", "Stop the sandbox and start it again"],

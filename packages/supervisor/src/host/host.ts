@@ -262,6 +262,9 @@ export class Host implements AsyncDisposable {
         value: create(HostHeartbeatSchema, {
           sandboxes: this.#sandboxes.size,
           residentBytes: BigInt(process.memoryUsage.rss()),
+          readinessLapsed: [...this.#sandboxes.values()]
+            .filter(({ supervisor }) => supervisor?.readinessLapsed ?? true)
+            .map(({ id }) => id),
         }),
       });
     }

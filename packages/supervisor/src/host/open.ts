@@ -8,6 +8,9 @@ import { CredentialState } from "@openshell/credentials";
 import { EventLog } from "@openshell/ocsf";
 import type { CompiledConfiguration } from "../config/compile.ts";
 import { createCompiler } from "../config/compiler.ts";
+import { createConfigEvents } from "../config/config-events.ts";
+import { ConfigurationController, type EgressPort } from "../config/controller.ts";
+import { isOn, OCSF_JSON_ENABLED } from "../config/settings.ts";
 import { type ExecutableHasher, WorkerHasher } from "../egress/hash.ts";
 import type { EgressLimits } from "../egress/limits.ts";
 import { type NetworkSettings, SandboxEgress } from "../egress/sandbox-egress.ts";
@@ -18,8 +21,9 @@ import { isolationEvent } from "../isolation/findings.ts";
 import { createEgressEvents } from "../logs/egress-events.ts";
 import { LogPusher } from "../logs/log-pusher.ts";
 import { SandboxLog } from "../logs/sandbox-log.ts";
+import { ReadinessTracker } from "../session/readiness.ts";
 import { SandboxSupervisor } from "../session/supervisor.ts";
-import { type EgressPort, Workload } from "../session/workload.ts";
+import { Workload } from "../session/workload.ts";
 import type { HostLogger } from "./host.ts";
 import type { GatewayLink } from "./link.ts";
 
@@ -87,6 +91,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       directory: assignment.logDirectory,
       context: { sandboxId, sandboxName: assignment.sandboxName, productVersion: deps.version, hostname: hostname() },
       clock,
+      json: false,
       onLine: ({ time, text }) => pusher.add({ timeMs: time, level: "OCSF", target: "ocsf", message: text }),
       onError: () => deps.log.warn({ sandbox_id: sandboxId }, "the sandbox's event files cannot be written"),
     }),
@@ -115,20 +120,41 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       clock,
     }),
   );
+  const readiness = new ReadinessTracker();
+  const served = new ServedOnPublication(egress);
+  const configuration = new ConfigurationController({
+    egress: served,
+    compile: createCompiler(credentials, () => clock.now()),
+    events: createConfigEvents((event) => eventLog.emit(event), clock, redact),
+    readiness,
+    onSettings: (settings) => {
+      eventLog.json = isOn(settings, OCSF_JSON_ENABLED);
+    },
+  });
   const workload = new Workload({
     assignment,
     layout,
     boundary,
-    egress: new ServedOnPublication(egress),
+    egress: served,
+    configuration,
+    readiness,
     clock,
-    log,
-    compile: createCompiler(credentials, () => clock.now()),
     restrictions: async (filesystem, processLimit) =>
       compileRestrictions({ filesystem, arch: process.arch, pids: processLimit || undefined }),
     finding: (finding) => eventLog.emit(isolationEvent(finding, clock.now(), redact)),
     dispose: () => eventLog[Symbol.asyncDispose](),
   });
-  const supervisor = new SandboxSupervisor({ assignment, link, clock, log, pusher, boundary, workload });
+  const supervisor = new SandboxSupervisor({
+    assignment,
+    link,
+    clock,
+    log,
+    pusher,
+    boundary,
+    workload,
+    configuration,
+    readiness,
+  });
   stack.move();
   return supervisor;
 }

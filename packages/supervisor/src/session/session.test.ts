@@ -4,6 +4,7 @@ import {
   type AttachSandbox,
   AttachSandboxSchema,
   ConfigApplyOutcome,
+  ConfigComponent,
   RelayKind,
   WorkloadLayoutSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
@@ -11,12 +12,16 @@ import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
 import { systemClock } from "@openshell/base";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
+import type { ConfigEvents } from "../config/config-events.ts";
+import { ConfigurationController } from "../config/controller.ts";
 import { NO_CREDENTIALS } from "../egress/credential-source.ts";
 import { GatewayLink } from "../host/link.ts";
+import { Limits } from "../limits.ts";
 import { LogPusher } from "../logs/log-pusher.ts";
 import { SandboxLog } from "../logs/sandbox-log.ts";
 import { FakeBoundary } from "../testing/fake-boundary.ts";
 import { FakeGateway, type FakeRelay, type FakeSession } from "../testing/fake-gateway.ts";
+import { ReadinessTracker } from "./readiness.ts";
 import { SandboxSupervisor, type SupervisorEnd } from "./supervisor.ts";
 import { Workload } from "./workload.ts";
 
@@ -28,23 +33,37 @@ const layout = create(WorkloadLayoutSchema, {
   environment: { PATH: "/usr/bin:/bin", SHELL: "/bin/sh" },
 });
 
+/** What compiling waits for. */
+let hold: Promise<void> | undefined;
+
 /** Policies with version 99 count as unusable. */
-const compile: ConfigurationCompiler = async (config, environment) =>
-  config.policyVersion === 99
-    ? { ok: false, code: "invalid_policy", message: "no good", next: "repair it" }
-    : {
-        ok: true,
-        configuration: {
-          policy: undefined as never,
-          credentials: NO_CREDENTIALS,
-          childEnvironment: Object.fromEntries(environment.values.map(({ name }) => [name, `placeholder-${name}`])),
-        },
-      };
+const compile: ConfigurationCompiler = {
+  policy: async ({ policyVersion }) => {
+    await hold;
+    return policyVersion === 99
+      ? { ok: false, problem: { code: "invalid_policy", message: "no good", next: "repair it" } }
+      : { ok: true, policy: undefined as never };
+  },
+  check: () => undefined,
+  install: ({ values }) => ({
+    credentials: NO_CREDENTIALS,
+    childEnvironment: Object.fromEntries(values.map(({ name }) => [name, `placeholder-${name}`])),
+  }),
+  revoke: () => ({ credentials: NO_CREDENTIALS, childEnvironment: {} }),
+};
+const silent: ConfigEvents = {
+  detected: () => {},
+  policyLoaded: () => {},
+  environmentLoaded: () => {},
+  rejected: () => {},
+  environmentRejected: () => {},
+  setting: () => {},
+};
 
 const config = (revision: string, policyVersion = 1) => ({
   configRevision: revision,
   policyVersion,
-  policyHash: "h",
+  policyHash: `h${revision}`,
   policy: create(SandboxPolicySchema, { version: 1 }),
   providerRevision: "p1",
 });
@@ -82,21 +101,25 @@ describe("supervisor session", () => {
         if (level === "warn") warnings.push(message);
       },
     );
+    const egress = {
+      publish: async (configuration: CompiledConfiguration) => void published.push(configuration),
+      [Symbol.asyncDispose]: async () => {
+        if (egressFails) throw new Error("stuck");
+      },
+    };
+    const readiness = new ReadinessTracker();
+    const onSettings = () => {};
+    const configuration = new ConfigurationController({ egress, compile, events: silent, readiness, onSettings });
     const workload = new Workload({
       assignment,
       layout,
       boundary,
       clock: systemClock,
-      log,
-      compile,
+      configuration,
+      readiness,
+      egress,
       restrictions: async () => ({ landlock: undefined, seccomp: new Uint8Array(), rlimits: [], umask: 0o022 }),
       finding: ({ uid }) => void findings.push(uid),
-      egress: {
-        publish: async (configuration) => void published.push(configuration),
-        [Symbol.asyncDispose]: async () => {
-          if (egressFails) throw new Error("stuck");
-        },
-      },
     });
     supervisor = new SandboxSupervisor({
       assignment,
@@ -106,6 +129,8 @@ describe("supervisor session", () => {
       pusher,
       boundary,
       workload,
+      configuration,
+      readiness,
     });
     end = supervisor.run();
   });
@@ -348,39 +373,92 @@ describe("supervisor session", () => {
     opened.down.close();
     await vi.waitFor(() => expect(opened.down.size).toBe(0));
   });
-  it("applies a newer snapshot, ignores one that went back, keeps the last good one", async () => {
+  const update = (updateId: string, sequence: bigint, value: ReturnType<typeof config> | undefined) => {
+    const component = value === undefined ? { case: undefined, value } : { case: "sandboxConfig" as const, value };
+    return { message: { case: "update" as const, value: { updateId, sequence, component } } };
+  };
+  it("applies a newer snapshot with a gap before it, and none that went back or came twice", async () => {
     const session = await running();
-    session.send({
-      message: {
-        case: "update",
-        value: { updateId: "u1", sequence: 2n, component: { case: "sandboxConfig", value: config("2") } },
-      },
-    });
+    session.send(update("u1", 2n, config("2")));
     expect(await session.expect("updateResult")).toMatchObject({
       updateId: "u1",
+      component: ConfigComponent.SANDBOX_CONFIG,
+      sequence: 2n,
       result: { outcome: ConfigApplyOutcome.APPLIED, appliedRevision: "2" },
     });
-    session.send({
-      message: {
-        case: "update",
-        value: { updateId: "u2", sequence: 1n, component: { case: "sandboxConfig", value: config("3") } },
-      },
-    });
-    session.send({
-      message: {
-        case: "update",
-        value: { updateId: "u3", sequence: 3n, component: { case: "sandboxConfig", value: config("4", 99) } },
-      },
-    });
+    for (const sequence of [1n, 2n]) {
+      session.send(update("u2", sequence, config("3")));
+      expect(await session.expect("updateResult")).toMatchObject({
+        updateId: "u2",
+        sequence,
+        result: {
+          outcome: ConfigApplyOutcome.IGNORED_STALE,
+          appliedRevision: "",
+          failure: { code: "stale_sequence" },
+        },
+      });
+    }
+    expect(published).toHaveLength(2);
+  });
+  it.each([
+    ["identity", "", 3n, config("2")],
+    ["sequence", "u", 0n, config("2")],
+    ["component", "u", 3n, undefined],
+  ])("calls an update without its %s unsupported", async (_, updateId, sequence, value) => {
+    const session = await running();
+    session.send(update(updateId, sequence, value));
     expect(await session.expect("updateResult")).toMatchObject({
-      updateId: "u3",
+      updateId,
+      sequence,
+      result: { outcome: ConfigApplyOutcome.UNSUPPORTED, appliedRevision: "", failure: { code: "invalid_update" } },
+    });
+    expect(published).toHaveLength(1);
+  });
+  it("gives up an update that takes too long, and nothing of it takes effect later", async () => {
+    const session = await running();
+    const slow = Promise.withResolvers<void>();
+    hold = slow.promise;
+    const limit = vi.spyOn(Limits, "applyTimeoutMs", "get").mockReturnValue(20 as 60_000);
+    session.send(update("u1", 1n, config("2")));
+    expect(await session.expect("updateResult")).toMatchObject({
       result: {
         outcome: ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD,
-        appliedRevision: "2",
-        failure: { code: "invalid_policy" },
+        appliedRevision: "1",
+        failure: { code: "apply_timeout" },
       },
     });
+    limit.mockRestore();
+    hold = undefined;
+    slow.resolve();
+    session.send(update("u2", 2n, config("3")));
+    expect((await session.expect("updateResult")).result).toMatchObject({ appliedRevision: "3" });
     expect(published).toHaveLength(2);
+  });
+  it("shows what is in force with each session from sequence 1 on, and again when it changes", async () => {
+    const session = await accept();
+    await session.expect("bootstrapResult");
+    const inForce = { sessionId: "s1", providerRevision: "p1", credentialsInstalled: true, policyActive: true };
+    const first = await session.expect("readiness");
+    expect(first).toMatchObject({ ...inForce, sequence: 1n, configRevision: "1", processInstanceId: "" });
+    await session.expect("ready");
+    session.send(update("u1", 1n, config("2")));
+    await session.expect("updateResult");
+    gateway.cut();
+    const next = await nextSession();
+    await next.expect("hello");
+    next.send({
+      message: {
+        case: "accepted",
+        value: { sessionId: "s2", sandboxConfig: config("2"), providerEnvironment: { providerRevision: "p1" } },
+      },
+    });
+    await next.expect("bootstrapResult");
+    const again = await next.expect("readiness");
+    expect(again).toMatchObject({ ...inForce, sessionId: "s2", sequence: 1n, configRevision: "2" });
+    expect(again.processInstanceId).toMatch(/^[0-9a-f-]{36}$/);
+    expect(supervisor.readinessLapsed).toBe(false);
+    gateway.cut();
+    await vi.waitFor(() => expect(supervisor.readinessLapsed).toBe(true));
   });
   it("answers an unchanged snapshot as duplicate and publishes nothing", async () => {
     const session = await running();

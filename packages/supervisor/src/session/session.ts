@@ -2,6 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import {
   BootstrapResultSchema,
+  type ComponentResult,
   ConfigComponent,
   type ConfigUpdate,
   ConfigUpdateResultSchema,
@@ -23,11 +24,14 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, describeError, RuntimeError } from "@openshell/base";
 import type { Boundary, ExitStatus } from "@openshell/boundary";
+import type { ConfigurationController } from "../config/controller.ts";
+import { stale, unsupported } from "../config/results.ts";
 import { discard, downlinkFrames, RelayChannel } from "../exec/relay.ts";
 import { type GatewayLink, SANDBOX_TOKEN_HEADER } from "../host/link.ts";
 import { Limits } from "../limits.ts";
 import type { LogPusher } from "../logs/log-pusher.ts";
 import type { SandboxLog } from "../logs/sandbox-log.ts";
+import type { ReadinessTracker } from "./readiness.ts";
 import { Uplink } from "./uplink.ts";
 import { startInterrupted, type Workload } from "./workload.ts";
 
@@ -46,6 +50,8 @@ export interface SessionDeps {
   readonly link: GatewayLink;
   readonly boundary: Boundary;
   readonly workload: Workload;
+  readonly configuration: ConfigurationController;
+  readonly readiness: ReadinessTracker;
   readonly clock: Clock;
   readonly log: SandboxLog;
   readonly pusher: LogPusher;
@@ -68,6 +74,7 @@ export class Session {
   readonly #watermarks = new Map<ConfigComponent, bigint>();
   readonly #relays = new Map<string, RelayChannel>();
   #accepted = false;
+  #sessionId = "";
   /** Starts or resumes the workload under the bootstrap that was applied, once the gateway has stored that. */
   #begin: (() => Promise<void>) | undefined;
 
@@ -113,6 +120,7 @@ export class Session {
       return signal.aborted ? { kind: "ended" } : { kind: "lost", error };
     } finally {
       pusher.connect(undefined);
+      this.#deps.readiness.unobserve(this.#sessionId);
       this.#uplink.end();
     }
   }
@@ -183,14 +191,14 @@ export class Session {
   }
 
   async #accept(accepted: SessionAccepted, firstStart: boolean): Promise<void> {
-    const { workload, pusher } = this.#deps;
+    const { configuration, identity, pusher, readiness } = this.#deps;
     const { sandboxConfig, providerEnvironment } = accepted;
     if (sandboxConfig === undefined || providerEnvironment === undefined) {
       throw new RuntimeError("incomplete_acceptance", "the acceptance lacks a component");
     }
     this.#accepted = true;
     pusher.connect((batch) => this.#uplink.sendLogs(batch));
-    const outcome = await workload.bootstrap(sandboxConfig, providerEnvironment);
+    const outcome = await configuration.bootstrap(sandboxConfig, providerEnvironment);
     this.#uplink.send({
       case: "bootstrapResult",
       value: create(BootstrapResultSchema, {
@@ -199,6 +207,12 @@ export class Session {
         providerEnvironment: outcome.providerEnvironment,
       }),
     });
+    readiness.observe({
+      sessionId: accepted.sessionId,
+      instanceId: identity.instanceId,
+      send: (value) => this.#uplink.send({ case: "readiness", value }),
+    });
+    this.#sessionId = accepted.sessionId;
     // A configuration that cannot be applied starts nothing and thaws nothing: the gateway decides what comes next.
     if (outcome.accepted) this.#begin = () => this.#startOrResume(accepted, firstStart);
   }
@@ -238,24 +252,47 @@ export class Session {
   }
 
   async #update(update: ConfigUpdate): Promise<void> {
-    const { component } = update;
-    if (component.case === undefined || update.updateId === "") return;
+    const { updateId, sequence, component } = update;
     const kind =
-      component.case === "sandboxConfig" ? ConfigComponent.SANDBOX_CONFIG : ConfigComponent.PROVIDER_ENVIRONMENT;
-    if (update.sequence <= (this.#watermarks.get(kind) ?? 0n)) return;
-    this.#watermarks.set(kind, update.sequence);
-    const result = await this.#deps.workload.update(
-      component.case === "sandboxConfig" ? { config: component.value } : { environment: component.value },
-    );
+      component.case === "sandboxConfig"
+        ? ConfigComponent.SANDBOX_CONFIG
+        : component.case === "providerEnvironment"
+          ? ConfigComponent.PROVIDER_ENVIRONMENT
+          : ConfigComponent.UNSPECIFIED;
+    const result = await this.#apply(update, kind);
     this.#uplink.send({
       case: "updateResult",
-      value: create(ConfigUpdateResultSchema, {
-        updateId: update.updateId,
-        component: kind,
-        sequence: update.sequence,
-        result,
-      }),
+      value: create(ConfigUpdateResultSchema, { updateId, component: kind, sequence, result }),
     });
+  }
+
+  async #apply({ updateId, sequence, component }: ConfigUpdate, kind: ConfigComponent): Promise<ComponentResult> {
+    const { clock, configuration } = this.#deps;
+    if (component.case === undefined || updateId === "" || sequence === 0n) {
+      const message = "the update names no component, no identity or no sequence";
+      return unsupported({ code: "invalid_update", message, next: "Update gateway and hosts to the same version" });
+    }
+    const seen = this.#watermarks.get(kind) ?? 0n;
+    if (sequence <= seen) {
+      const message = `the update's sequence ${sequence} is not beyond ${seen}`;
+      return stale({ code: "stale_sequence", message, next: "" });
+    }
+    this.#watermarks.set(kind, sequence);
+    const snapshot =
+      component.case === "sandboxConfig" ? { config: component.value } : { environment: component.value };
+    const late = new AbortController();
+    const done = new AbortController();
+    const timeout = clock.sleep(Limits.applyTimeoutMs, { signal: done.signal, unref: true }).then(() => {
+      late.abort();
+      const message = `the update was not applied within ${Limits.applyTimeoutMs / 1_000} s`;
+      return configuration.unapplied(snapshot, { code: "apply_timeout", message, next: "" });
+    });
+    try {
+      return await Promise.race([configuration.update(snapshot, late.signal), timeout]);
+    } finally {
+      timeout.catch(() => {});
+      done.abort();
+    }
   }
 
   #relay(relayId: string, signal: AbortSignal): void {

@@ -2,10 +2,12 @@ import { randomUUID } from "node:crypto";
 import type { AttachSandbox, SandboxToken } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, describeError } from "@openshell/base";
 import type { Boundary } from "@openshell/boundary";
+import type { ConfigurationController } from "../config/controller.ts";
 import type { GatewayLink } from "../host/link.ts";
 import { Limits } from "../limits.ts";
 import type { LogPusher } from "../logs/log-pusher.ts";
 import type { SandboxLog } from "../logs/sandbox-log.ts";
+import type { ReadinessTracker } from "./readiness.ts";
 import { Session } from "./session.ts";
 import type { Workload } from "./workload.ts";
 
@@ -17,6 +19,8 @@ export interface SupervisorDeps {
   readonly pusher: LogPusher;
   readonly boundary: Boundary;
   readonly workload: Workload;
+  readonly configuration: ConfigurationController;
+  readonly readiness: ReadinessTracker;
 }
 
 /** How a supervisor's work ended. */
@@ -48,6 +52,11 @@ export class SandboxSupervisor implements AsyncDisposable {
 
   get mainProcessRunning(): boolean {
     return this.#deps.workload.main !== undefined;
+  }
+
+  /** Nothing vouches for what was observed last: the gateway must not renew it. */
+  get readinessLapsed(): boolean {
+    return !this.#deps.readiness.vouched;
   }
 
   /** A fresh token; used from the next dial on. */

@@ -1,21 +1,13 @@
-import { create } from "@bufbuild/protobuf";
-import {
-  type AttachSandbox,
-  type ComponentResult,
-  ComponentResultSchema,
-  ConfigApplyOutcome,
-  FailureSchema,
-  type MainProcess as MainProcessSpec,
-  type ProviderEnvironment,
-  type RelayDownlink,
-  type SandboxConfig,
-  type WorkloadLayout,
+import type {
+  AttachSandbox,
+  MainProcess as MainProcessSpec,
+  RelayDownlink,
+  WorkloadLayout,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { type Clock, LogField, RuntimeError } from "@openshell/base";
-import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
+import { type Clock, RuntimeError } from "@openshell/base";
 import type { Boundary, IsolationLayer, Restrictions } from "@openshell/boundary";
 import type { FilesystemRules } from "@openshell/boundary/local/compile/landlock.ts";
-import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
+import type { ConfigurationController } from "../config/controller.ts";
 import { processEnvironment } from "../config/environment.ts";
 import { filesystemRules } from "../config/filesystem.ts";
 import { runExec } from "../exec/exec.ts";
@@ -25,25 +17,16 @@ import { describeStartFailure } from "../exec/start-failure.ts";
 import { breachFinding, type IsolationFinding, minimumFinding, reducedFinding } from "../isolation/findings.ts";
 import { belowMinimum, breached, missingLayers, withUsableLandlock } from "../isolation/minimum.ts";
 import { selfTest, type TestedLayer } from "../isolation/self-test.ts";
-import type { SandboxLog } from "../logs/sandbox-log.ts";
-
-/** The part of egress that a workload drives. */
-export interface EgressPort extends AsyncDisposable {
-  /**
-   * Makes a generation the one that decides and ends what it no longer allows. The first one takes the sandbox's sockets
-   * into service.
-   */
-  publish(configuration: CompiledConfiguration): Promise<void>;
-}
+import type { ReadinessTracker } from "./readiness.ts";
 
 export interface WorkloadDeps {
   readonly assignment: AttachSandbox;
   readonly layout: WorkloadLayout;
   readonly boundary: Boundary;
-  readonly egress: EgressPort;
+  readonly egress: AsyncDisposable;
+  readonly configuration: ConfigurationController;
+  readonly readiness: ReadinessTracker;
   readonly clock: Clock;
-  readonly log: SandboxLog;
-  readonly compile: ConfigurationCompiler;
   readonly restrictions: (rules: FilesystemRules, processLimit: number) => Promise<Restrictions>;
   /** A security event about the isolation of this sandbox. */
   readonly finding?: (finding: IsolationFinding) => void;
@@ -51,29 +34,14 @@ export interface WorkloadDeps {
   readonly dispose?: () => Promise<void>;
 }
 
-/** Outcome of one delivered component together with the one it pairs with. */
-export interface BootstrapOutcome {
-  readonly sandboxConfig: ComponentResult;
-  readonly providerEnvironment: ComponentResult;
-  readonly accepted: boolean;
-}
-
 /** Idles until the sandbox stops; what runs when no command was given and no terminal is wanted. */
 const IDLE_COMMAND = ["/bin/sh", "-c", "trap 'exit 0' TERM INT; while :; do sleep 86400 & wait; done"] as const;
 
 /**
- * What one supervisor does inside its sandbox: one configuration at a time, one main process, execs and attachments.
- * Survives sessions: a reconnect applies the new bootstrap to the same workload.
+ * What one supervisor does inside its sandbox: one main process, execs and attachments. Survives sessions.
  */
 export class Workload implements AsyncDisposable {
   readonly #deps: WorkloadDeps;
-  #current:
-    | {
-        readonly config: SandboxConfig;
-        readonly environment: ProviderEnvironment;
-        readonly compiled: CompiledConfiguration;
-      }
-    | undefined;
   #main: MainProcess | undefined;
   #layers: readonly TestedLayer[];
   #mainStarted = Promise.withResolvers<MainProcess>();
@@ -101,28 +69,13 @@ export class Workload implements AsyncDisposable {
     return this.#startedAtMs;
   }
 
-  /** Applies both components of an acceptance. Nothing is active when either is unusable. */
-  async bootstrap(config: SandboxConfig, environment: ProviderEnvironment): Promise<BootstrapOutcome> {
-    const compiled = await this.#deps.compile(config, environment);
-    if (!compiled.ok) {
-      const failed = failedResult(ConfigApplyOutcome.FAILED_CLOSED, compiled.code, compiled.message, compiled.next);
-      return { sandboxConfig: failed, providerEnvironment: failed, accepted: false };
-    }
-    await this.#activate(config, environment, compiled.configuration);
-    return {
-      sandboxConfig: applied(config.configRevision),
-      providerEnvironment: applied(environment.providerRevision),
-      accepted: true,
-    };
-  }
-
   /** Starts the sandbox's main process under the applied configuration; once a generation. */
   async startFirst(spec: MainProcessSpec): Promise<void> {
     const { boundary, layout, clock } = this.#deps;
-    const current = this.#current;
-    if (current === undefined)
+    const { config } = this.#deps.configuration;
+    if (config === undefined)
       throw new RuntimeError("not_configured", "a workload starts only after a configuration was accepted");
-    const policy = current.config.policy;
+    const { policy } = config;
     if (policy === undefined)
       throw new RuntimeError("policy_missing", "the accepted configuration carries no policy", {
         next: "Set a policy for the sandbox",
@@ -147,40 +100,10 @@ export class Workload implements AsyncDisposable {
     this.#setMain(new MainProcess(process, clock, spec.awaitAttachment));
   }
 
-  /** One live snapshot of one component. The other one stays as it is; a mismatching pair waits for its counterpart. */
-  async update(
-    component: { readonly config: SandboxConfig } | { readonly environment: ProviderEnvironment },
-  ): Promise<ComponentResult> {
-    const current = this.#current;
-    if (current === undefined)
-      return failedResult(ConfigApplyOutcome.UNSUPPORTED, "not_configured", "no configuration was accepted yet", "");
-    const config = "config" in component ? component.config : current.config;
-    const environment = "environment" in component ? component.environment : current.environment;
-    const revision = "config" in component ? config.configRevision : environment.providerRevision;
-    const active = "config" in component ? current.config.configRevision : current.environment.providerRevision;
-    if (revision === active)
-      return create(ComponentResultSchema, {
-        outcome: ConfigApplyOutcome.IGNORED_DUPLICATE,
-        appliedRevision: revision,
-      });
-    const compiled = await this.#deps.compile(config, environment);
-    if (!compiled.ok) {
-      this.#deps.log.error(`configuration ${revision} was not applied: ${compiled.message}`, {
-        [LogField.code]: compiled.code,
-      });
-      const outcome = ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD;
-      const result = failedResult(outcome, compiled.code, compiled.message, compiled.next);
-      result.appliedRevision = active;
-      return result;
-    }
-    await this.#activate(config, environment, compiled.configuration);
-    return applied(revision);
-  }
-
   environment(requested: Readonly<Record<string, string>>, tty: boolean): Record<string, string> {
     return processEnvironment({
       base: this.#deps.layout.environment,
-      providers: this.#current?.compiled.childEnvironment ?? {},
+      providers: this.#deps.configuration.childEnvironment,
       requested,
       tty,
     });
@@ -265,18 +188,13 @@ export class Workload implements AsyncDisposable {
     if (reduced.length > 0) finding?.(reducedFinding(reduced));
   }
 
-  async #activate(
-    config: SandboxConfig,
-    environment: ProviderEnvironment,
-    compiled: CompiledConfiguration,
-  ): Promise<void> {
-    await this.#deps.egress.publish(compiled);
-    this.#current = { config, environment, compiled };
-  }
-
   #setMain(main: MainProcess): void {
     this.#main = main;
     this.#mainStarted.resolve(main);
+    const { readiness } = this.#deps;
+    readiness.set({ processRunning: true });
+    const ended = (): void => readiness.set({ processRunning: false });
+    main.exit.then(ended, ended);
   }
 }
 
@@ -284,21 +202,5 @@ export class Workload implements AsyncDisposable {
 export function startInterrupted(): RuntimeError {
   return new RuntimeError("start_interrupted", "the start of the main process was cut off", {
     next: "Start the sandbox again",
-  });
-}
-
-function applied(revision: string): ComponentResult {
-  return create(ComponentResultSchema, { outcome: ConfigApplyOutcome.APPLIED, appliedRevision: revision });
-}
-
-function failedResult(
-  outcome: ConfigApplyOutcome,
-  code: RuntimeErrorCode,
-  message: string,
-  next: string,
-): ComponentResult {
-  return create(ComponentResultSchema, {
-    outcome,
-    failure: create(FailureSchema, { code, message: message.slice(0, 1_024), next }),
   });
 }

@@ -32,14 +32,15 @@ export class FakeSession {
   send(message: MessageInitShape<typeof SupervisorDownlinkSchema>): void {
     void this.down.push(create(SupervisorDownlinkSchema, message));
   }
-  /** The next uplink message, which must be of this case; log batches in between are passed over. */
+  /** The next uplink message, which must be of this case; logs and observations in between are passed over. */
   async expect<C extends NonNullable<SupervisorUplink["message"]["case"]>>(
     wanted: C,
   ): Promise<Extract<SupervisorUplink["message"], { case: C }>["value"]> {
     for (;;) {
       const { done, value } = await this.#up.next();
       if (done) throw new Error(`session ended while waiting for ${wanted}`);
-      if (value.message.case === "logs" && wanted !== "logs") continue;
+      const beside = value.message.case === "logs" || value.message.case === "readiness";
+      if (beside && value.message.case !== wanted) continue;
       if (value.message.case !== wanted) throw new Error(`expected ${wanted}, got ${value.message.case}`);
       if (value.message.case === "bootstrapResult" && this.admits) this.#admit(value.message.value);
       return value.message.value as never;

@@ -1,0 +1,360 @@
+import type {
+  ComponentResult,
+  ProviderEnvironment,
+  SandboxConfig,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { RuntimeError } from "@openshell/base";
+import type { CompiledPolicy } from "@openshell/policy";
+import type { ReadinessTracker } from "../session/readiness.ts";
+import type {
+  CompiledConfiguration,
+  ConfigurationCompiler,
+  ConfigurationProblem,
+  InstalledEnvironment,
+} from "./compile.ts";
+import type { ConfigEvents } from "./config-events.ts";
+import { identityOf, type PairIdentity, pairs } from "./identity.ts";
+import { quarantine } from "./quarantine.ts";
+import { applied, awaiting, duplicate, failedClosed, retained, unsupported } from "./results.ts";
+import { type Settings, settingChanges } from "./settings.ts";
+
+/** The part of egress that a configuration drives. */
+export interface EgressPort extends AsyncDisposable {
+  /**
+   * Makes a generation the one that decides and ends what it no longer allows. The first one takes the sandbox's sockets
+   * into service.
+   */
+  publish(configuration: CompiledConfiguration): Promise<void>;
+}
+
+export interface ConfigurationDeps {
+  readonly egress: Pick<EgressPort, "publish">;
+  readonly compile: ConfigurationCompiler;
+  readonly events: ConfigEvents;
+  readonly readiness: ReadinessTracker;
+  /** Settings of a configuration that was admitted; called once when something changed. */
+  readonly onSettings: (settings: Settings) => void;
+}
+
+/** One snapshot of one component. */
+export type Component = { readonly config: SandboxConfig } | { readonly environment: ProviderEnvironment };
+
+/** Outcome of both components of an acceptance. */
+export interface BootstrapOutcome {
+  readonly sandboxConfig: ComponentResult;
+  readonly providerEnvironment: ComponentResult;
+  /** Both are in force. */
+  readonly accepted: boolean;
+}
+
+/** A configuration whose policy can be enforced. */
+interface Admissible {
+  readonly config: SandboxConfig;
+  readonly policy: CompiledPolicy;
+}
+
+/** A provider environment that was delivered; with nothing in it when it could not be used. */
+interface Environment {
+  readonly identity: PairIdentity;
+  readonly installed: InstalledEnvironment;
+  readonly problem: ConfigurationProblem | undefined;
+}
+
+/** Keeps the previous valid policy in force instead of closing. */
+const RETAIN = "retain_last_valid";
+
+/**
+ * What one sandbox has in force: one configuration and one provider environment of the same identity, published together.
+ * A half whose counterpart is not there waits (newest wins); a configuration that cannot be enforced closes everything, or
+ * leaves the previous one, as it says itself. What is in force already is published again for nobody.
+ */
+export class ConfigurationController {
+  readonly #deps: ConfigurationDeps;
+  /** In force, or waiting behind the quarantine. */
+  #current: Admissible | undefined;
+  #environment: Environment | undefined;
+  #stagedConfig: Admissible | undefined;
+  #stagedEnvironment: ProviderEnvironment | undefined;
+  /** A candidate that was rejected, as it was told. */
+  #rejected: { readonly key: string; readonly problem: ConfigurationProblem } | undefined;
+  #quarantined = false;
+  #settings: Settings = {};
+  /** One change at a time. */
+  #turn: Promise<unknown> = Promise.resolve();
+
+  constructor(deps: ConfigurationDeps) {
+    this.#deps = deps;
+  }
+
+  /** The configuration in force; during a quarantine, the one before it. */
+  get config(): SandboxConfig | undefined {
+    return this.#current?.config;
+  }
+
+  /** What new processes see of the providers: variable → placeholder or non-secret value. */
+  get childEnvironment(): Readonly<Record<string, string>> {
+    return this.#environment?.installed.childEnvironment ?? {};
+  }
+
+  /**
+   * Applies both components of an acceptance. Before the first one is in force, nothing is active when either is unusable;
+   * later it is as with live changes. Throws `configuration_mismatch` when they do not belong together.
+   */
+  bootstrap(config: SandboxConfig, environment: ProviderEnvironment): Promise<BootstrapOutcome> {
+    return this.#next(() => this.#bootstrap(config, environment));
+  }
+
+  /** One live snapshot of one component. An aborted `signal` keeps it from being put in force. */
+  update(component: Component, signal?: AbortSignal): Promise<ComponentResult> {
+    return this.#next(async () => {
+      signal?.throwIfAborted();
+      return "config" in component
+        ? await this.#updateConfig(component.config, signal)
+        : await this.#updateEnvironment(component.environment);
+    });
+  }
+
+  /** Result of an update that was given up: what was in force still is. */
+  unapplied(component: Component, problem: ConfigurationProblem): ComponentResult {
+    const revision = "config" in component ? component.config.configRevision : component.environment.providerRevision;
+    const active =
+      "config" in component
+        ? this.#quarantined
+          ? ""
+          : (this.#current?.config.configRevision ?? "")
+        : (this.#environment?.identity.providerRevision ?? "");
+    return active === "" || active === revision ? failedClosed(problem) : retained(problem, active);
+  }
+
+  async #bootstrap(config: SandboxConfig, environment: ProviderEnvironment): Promise<BootstrapOutcome> {
+    if (!pairs(identityOf(config), identityOf(environment)))
+      throw new RuntimeError("configuration_mismatch", "configuration and provider environment do not belong together");
+    this.#stagedConfig = undefined;
+    this.#stagedEnvironment = undefined;
+    const first = this.#current === undefined;
+    const checked = await this.#deps.compile.policy(config);
+    const problem = this.#deps.compile.check(environment);
+    const refused = (cause: string): ConfigurationProblem => ({
+      code: "configuration_rejected",
+      message: `nothing was put in force, since its ${cause} cannot be`,
+      next: "",
+    });
+    if (!checked.ok) {
+      return {
+        sandboxConfig: await this.#reject(config, checked.problem),
+        providerEnvironment: failedClosed(refused("configuration")),
+        accepted: false,
+      };
+    }
+    if (problem !== undefined && first) {
+      this.#deps.events.environmentRejected({ revision: environment.providerRevision, problem });
+      const sandboxConfig = failedClosed(refused("provider environment"));
+      return { sandboxConfig, providerEnvironment: failedClosed(problem), accepted: false };
+    }
+    const installed = this.#install(environment);
+    await this.#activate({ config, policy: checked.policy }, installed);
+    return {
+      sandboxConfig: applied(config.configRevision),
+      providerEnvironment:
+        installed.problem === undefined ? applied(environment.providerRevision) : failedClosed(installed.problem),
+      accepted: installed.problem === undefined,
+    };
+  }
+
+  async #updateConfig(config: SandboxConfig, signal: AbortSignal | undefined): Promise<ComponentResult> {
+    if (this.#current === undefined || this.#environment === undefined) return notConfigured();
+    if (this.#isInForce(config)) {
+      this.#stagedConfig = undefined;
+      this.#rejected = undefined;
+      return duplicate(config.configRevision);
+    }
+    const checked = await this.#deps.compile.policy(config);
+    signal?.throwIfAborted();
+    if (!checked.ok) return await this.#reject(config, checked.problem);
+    const candidate: Admissible = { config, policy: checked.policy };
+    const identity = identityOf(config);
+    if (pairs(identity, this.#environment.identity)) {
+      await this.#activate(candidate, this.#environment);
+      return applied(config.configRevision);
+    }
+    const staged = this.#stagedEnvironment;
+    if (staged !== undefined && pairs(identity, identityOf(staged))) {
+      await this.#activate(candidate, this.#install(staged));
+      return applied(config.configRevision);
+    }
+    this.#stagedConfig = candidate;
+    return awaiting();
+  }
+
+  async #updateEnvironment(environment: ProviderEnvironment): Promise<ComponentResult> {
+    const { compile } = this.#deps;
+    if (this.#current === undefined || this.#environment === undefined) return notConfigured();
+    const revision = environment.providerRevision;
+    const identity = identityOf(environment);
+    const held = this.#environment;
+    // Using what it replaces could be using what was withdrawn: a bad one takes every credential away, whatever it pairs with.
+    if (compile.check(environment) !== undefined) return await this.#revoke(environment);
+    const staged = this.#stagedConfig;
+    if (staged !== undefined && pairs(identityOf(staged.config), identity)) {
+      await this.#activate(staged, this.#install(environment));
+    } else if (!pairs(identityOf(this.#current.config), identity)) {
+      this.#stagedEnvironment = environment;
+      return awaiting();
+    } else if (held.problem === undefined && held.identity.providerRevision === revision) {
+      this.#environment = { ...held, identity };
+      this.#stagedEnvironment = undefined;
+      return duplicate(revision);
+    } else await this.#activateEnvironment(this.#install(environment));
+    const { problem } = this.#environment;
+    return problem === undefined ? applied(revision) : failedClosed(problem);
+  }
+
+  /** Puts a pair in force, in one publication, or in none when what decides stays the same. */
+  async #activate(next: Admissible, environment: Environment): Promise<void> {
+    const { egress, events, onSettings } = this.#deps;
+    const before = this.#current;
+    const beforeEnvironment = this.#environment;
+    const samePolicy = before !== undefined && samePolicyAs(before.config, next.config);
+    const sameEnvironment = beforeEnvironment?.installed === environment.installed;
+    // The compiled policy that decides stays, with what it remembers.
+    const policy = samePolicy ? before.policy : next.policy;
+    if (!samePolicy || !sameEnvironment || this.#quarantined)
+      await egress.publish({ policy, ...environment.installed });
+    const left = this.#quarantined;
+    this.#current = { config: next.config, policy };
+    this.#environment = environment;
+    this.#stagedConfig = undefined;
+    this.#stagedEnvironment = undefined;
+    this.#quarantined = false;
+    this.#rejected = undefined;
+    const { config } = next;
+    if (before !== undefined && (!samePolicy || !sameEnvironment)) {
+      events.detected({
+        oldRevision: before.config.configRevision,
+        newRevision: config.configRevision,
+        policyChanged: !samePolicy,
+        providerEnvironmentChanged: !sameEnvironment,
+      });
+    }
+    if (before !== undefined && (!samePolicy || left))
+      events.policyLoaded({ hash: config.policyHash, globalVersion: config.globalPolicyVersion });
+    if (before !== undefined && !sameEnvironment) this.#tellEnvironment(environment);
+    const changes = settingChanges(this.#settings, config.settings);
+    this.#settings = { ...config.settings };
+    if (before === undefined || changes.length > 0) onSettings(this.#settings);
+    if (before !== undefined) for (const change of changes) events.setting(change);
+    this.#observe();
+  }
+
+  /** Another environment under the configuration that is in force, or that waits behind the quarantine. */
+  async #activateEnvironment(environment: Environment): Promise<void> {
+    const before = this.#environment;
+    const current = this.#current!;
+    this.#environment = environment;
+    this.#stagedEnvironment = undefined;
+    if (before?.installed !== environment.installed) {
+      if (!this.#quarantined) await this.#deps.egress.publish({ policy: current.policy, ...environment.installed });
+      this.#tellEnvironment(environment);
+    }
+    this.#observe();
+  }
+
+  /** Static credentials go at once; what the policy allows without them goes on. */
+  async #revoke(environment: ProviderEnvironment): Promise<ComponentResult> {
+    const problem = this.#deps.compile.check(environment)!;
+    const known = this.#environment;
+    if (known?.problem === undefined || known.identity.providerRevision !== environment.providerRevision)
+      await this.#activateEnvironment(this.#install(environment));
+    return failedClosed(problem);
+  }
+
+  /** A policy that cannot be enforced: nothing of its configuration takes effect but how to fail. */
+  async #reject(config: SandboxConfig, problem: ConfigurationProblem): Promise<ComponentResult> {
+    const { egress, events } = this.#deps;
+    const { configRevision: revision, policyVersion: version } = config;
+    const last = this.#current;
+    const retain = config.validationFailureMode === RETAIN && last !== undefined;
+    const key = JSON.stringify([revision, config.policyHash, config.validationFailureMode, problem.code]);
+    const repeated = this.#rejected?.key === key;
+    this.#stagedConfig = undefined;
+    if (!repeated && last !== undefined) {
+      if (!retain) {
+        await egress.publish(quarantine(version, problem.message, this.childEnvironment));
+        this.#quarantined = true;
+      } else if (this.#quarantined) {
+        await egress.publish({ policy: last.policy, ...this.#environment!.installed });
+        this.#quarantined = false;
+      }
+    }
+    this.#rejected = { key, problem };
+    if (!repeated) events.rejected({ revision, version, problem, previousActive: retain });
+    this.#observe();
+    return retain ? retained(problem, last.config.configRevision) : failedClosed(problem);
+  }
+
+  #isInForce(config: SandboxConfig): boolean {
+    return (
+      !this.#quarantined &&
+      this.#current?.config.configRevision === config.configRevision &&
+      this.#environment !== undefined &&
+      pairs(identityOf(config), this.#environment.identity)
+    );
+  }
+
+  #install(message: ProviderEnvironment): Environment {
+    const { compile } = this.#deps;
+    const identity = identityOf(message);
+    let problem = compile.check(message);
+    if (problem === undefined) {
+      try {
+        return { identity, installed: compile.install(message), problem: undefined };
+      } catch {
+        // What it says could name a value.
+        const next = "Update the provider; until then its credentials are unavailable";
+        problem = {
+          code: "provider_environment_unavailable",
+          message: "the provider environment cannot be used",
+          next,
+        };
+      }
+    }
+    return { identity, installed: compile.revoke(), problem };
+  }
+
+  #tellEnvironment({ identity, installed, problem }: Environment): void {
+    const { events } = this.#deps;
+    const revision = identity.providerRevision;
+    if (problem !== undefined) events.environmentRejected({ revision, problem });
+    else events.environmentLoaded({ revision, variables: Object.keys(installed.childEnvironment).length });
+  }
+
+  #observe(): void {
+    const environment = this.#environment;
+    const config = this.#current?.config;
+    this.#deps.readiness.set({
+      attachmentEpoch: environment?.identity.attachmentEpoch ?? "",
+      providerRevision: environment?.identity.providerRevision ?? "",
+      configRevision: config?.configRevision ?? "",
+      policyHash: config?.policyHash ?? "",
+      credentialsInstalled: environment !== undefined && environment.problem === undefined && !this.#quarantined,
+      policyActive: config !== undefined && !this.#quarantined,
+      launchEnvironmentInstalled: environment !== undefined && environment.problem === undefined,
+      problem: this.#rejected?.problem ?? environment?.problem,
+    });
+  }
+
+  #next<T>(work: () => Promise<T>): Promise<T> {
+    const done = this.#turn.then(work);
+    this.#turn = done.catch(() => {});
+    return done;
+  }
+}
+
+/** A newer version, or another revision, of the same rules needs no reload. */
+function samePolicyAs(before: SandboxConfig, next: SandboxConfig): boolean {
+  return before.policyHash !== "" && before.policyHash === next.policyHash;
+}
+
+function notConfigured(): ComponentResult {
+  return unsupported({ code: "apply_unavailable", message: "no configuration was accepted yet", next: "" });
+}
