@@ -1,6 +1,6 @@
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ApiError, notFound, resourceExhausted, unavailable, versionConflict } from "@openshell/api/errors.ts";
-import { RuntimeError } from "@openshell/base";
+import { RuntimeError, systemCode } from "@openshell/base";
 import { StatusError } from "@openshell/rpc/wire/status.ts";
 import { StoreError } from "../store/errors.ts";
 
@@ -13,9 +13,42 @@ export function translateError(error: unknown): ApiError | undefined {
   if (error instanceof RuntimeError && error.code === "gateway_stopping") {
     return unavailable(error.message, { next: "Try again", retryDelayMs: RESTART_MS });
   }
+  const shortage = systemShortage(error);
+  if (shortage !== undefined) return shortage;
   // What the lane found wrong with the bytes of a caller is that caller's affair, and no failure of ours.
   if (error instanceof ConnectError && error.cause instanceof StatusError) {
     return new ApiError(error.code, error.rawMessage, { cause: error });
+  }
+  return undefined;
+}
+
+/** Causes of an error are looked at down to here. */
+const MAX_CAUSES = 4;
+
+/** What the machine is short of for the moment, as the system's error says; undefined for every other error. */
+function systemShortage(error: unknown): ApiError | undefined {
+  let cause = error;
+  for (let depth = 0; depth < MAX_CAUSES && cause instanceof Error; depth++, cause = cause.cause) {
+    switch (systemCode(cause)) {
+      case "EMFILE":
+      case "ENFILE":
+        return unavailable("the gateway has too many open files", {
+          next: "Try again; if it stays, start the gateway with a higher limit (ulimit -n)",
+          cause: error,
+        });
+      case "ENOSPC":
+      case "EDQUOT":
+        return resourceExhausted("the disk with the gateway's files is full", {
+          next: "Free space there, then try again",
+          cause: error,
+        });
+      case "ENOMEM":
+      case "EAGAIN":
+        return unavailable("the machine has no memory or no processes left for this", {
+          next: "Try again when it has less to do",
+          cause: error,
+        });
+    }
   }
   return undefined;
 }
