@@ -9,7 +9,7 @@ import { openStore } from "../store/store.ts";
 import type { HostRecord, Store } from "../store/types.ts";
 import { createHostLauncher, HOST_AWAY_LIMIT_MS, HOST_CONNECT_LIMIT_MS } from "./launcher.ts";
 import type { HostProcesses } from "./process.ts";
-import { HOST_IDLE_LIMIT_MS, type HostLauncher } from "./types.ts";
+import { HOST_IDLE_LIMIT_MS, type HostLauncher, OWN_HOST_IDLE_LIMIT_MS } from "./types.ts";
 
 let folder: string;
 let store: Store;
@@ -237,6 +237,21 @@ describe("the host launcher", () => {
     elapsed += 60_000;
     await sleep(300);
     expect(idle).toEqual([unused.id]);
+  });
+
+  it("a host of one sandbox stayed for ten minutes after it was deleted", async () => {
+    await using own = open("sandbox");
+    const idle: string[] = [];
+    own.subscribe({ onGone: () => {}, onIdle: (host) => idle.push(host.id) });
+    const host = await own.ensure("w", "1");
+    await own.connected(host.id, { pid: host.pid, build: host.build });
+    own.holds(host.id, 1);
+    own.holds(host.id, 0);
+    await sleep(300);
+    expect(idle).toEqual([]);
+    elapsed += OWN_HOST_IDLE_LIMIT_MS;
+    await sleep(300);
+    expect(idle).toEqual([host.id]);
   });
 
   it("ends a host that never connects", async () => {

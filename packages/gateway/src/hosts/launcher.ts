@@ -11,6 +11,7 @@ import {
   type HostLauncher,
   type HostListener,
   MAX_HOST_DEATHS,
+  OWN_HOST_IDLE_LIMIT_MS,
 } from "./types.ts";
 
 export interface HostLauncherOptions {
@@ -309,7 +310,8 @@ class Launcher implements HostLauncher {
     if (held.ending || held.record.pid === 0) return;
     const now = clock.monotonic();
     if (held.connected) {
-      if (held.sandboxes !== 0 || now - held.idleSince < HOST_IDLE_LIMIT_MS) return;
+      const limit = held.record.sandboxId === undefined ? HOST_IDLE_LIMIT_MS : OWN_HOST_IDLE_LIMIT_MS;
+      if (held.sandboxes !== 0 || now - held.idleSince < limit) return;
       // Once a period, should nobody act on it.
       held.idleSince = now;
       for (const listener of this.#listeners) listener.onIdle(held.record);

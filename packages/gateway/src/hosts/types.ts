@@ -19,7 +19,7 @@ export interface HostLauncher extends AsyncDisposable {
   connected(hostId: string, facts: { readonly pid: number; readonly build: string }): Promise<void>;
   /** Its stream ended. A live process is expected to come back; a dead one is reported through `onGone`. */
   disconnected(hostId: string): void;
-  /** How many sandboxes it holds: a host that holds none for {@link HOST_IDLE_LIMIT_MS} is reported through `onIdle`. */
+  /** How many sandboxes it holds: a host that holds none for {@link HOST_IDLE_LIMIT_MS} ({@link OWN_HOST_IDLE_LIMIT_MS} when it is one sandbox's own) is reported through `onIdle`. */
   holds(hostId: string, sandboxes: number): void;
   /** Ends one host: SIGTERM, SIGKILL after {@link HOST_STOP_LIMIT_MS}. Resolves when its process is gone. */
   stop(hostId: string): Promise<void>;
@@ -41,6 +41,8 @@ export interface HostListener {
 
 /** A host without sandboxes ends after 10 minutes: long enough to serve the next run at once, short enough to leave an idle machine alone. */
 export const HOST_IDLE_LIMIT_MS = 10 * 60_000;
+/** One that may hold a single sandbox serves a start that follows a stop at once; after a deletion it is of no use. */
+export const OWN_HOST_IDLE_LIMIT_MS = 2_000;
 /** From SIGTERM to SIGKILL. A host has nothing to save; its boundaries outlive it. */
 export const HOST_STOP_LIMIT_MS = 500;
 /** Deaths of a workspace's hosts within {@link HOST_DEATH_WINDOW_MS} after which sandboxes no longer share one. */
