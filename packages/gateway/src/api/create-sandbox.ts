@@ -154,6 +154,7 @@ function newRecord(deps: ApiDeps, request: CreateSandboxRequest, spec: SandboxSp
       bootId: "",
       stagedArchive: facts.stagedArchive,
       quickRuns: 0,
+      interruptedStarts: 0,
     }),
   };
 }

@@ -119,6 +119,29 @@ describe("a sandbox with a restart policy", { timeout: 30_000 }, () => {
     expect(failed.status?.restartCount).toBe(0);
   });
 
+  it("a start that was cut off before the main process ran ended in ERROR; it is repeated, and is no restart", async () => {
+    await create(NEVER);
+    await running(1n);
+    await stop();
+    gateway.host!.interruptedStarts = 3;
+    await start();
+    await running(5n);
+    expect((await gateway.get()).status?.restartCount).toBe(0);
+    expect(gateway.host!.interruptedStarts).toBe(0);
+    await stop();
+    // Something ends every start: a person has to look.
+    gateway.host!.interruptedStarts = 4;
+    await start();
+    const failed = await gateway.phase(SandboxPhase.ERROR);
+    expect(failed.status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({
+      reason: "SandboxEnded",
+      message: expect.stringContaining("it was cut off"),
+    });
+    gateway.host!.interruptedStarts = 1;
+    await start();
+    await running(11n);
+  });
+
   it("a stop calls off the restart that is waited for, for ever", async () => {
     await create(ALWAYS);
     await running(1n);

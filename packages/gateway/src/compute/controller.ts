@@ -33,7 +33,7 @@ import {
   STOP_GRACE_MS,
   STOP_REPORT_MS,
 } from "./limits.ts";
-import { nextRun, restartsAtAll } from "./restart.ts";
+import { nextRun, restartsAtAll, startCutOff } from "./restart.ts";
 import { encodeRuntimeFacts, isEphemeral, runtimeFacts } from "./runtime-record.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
 import { isTerminal, type ReadyReason, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
@@ -154,6 +154,21 @@ export class SandboxController implements HostEvents {
     // An ephemeral sandbox goes with its release: whoever was announced is told the reason first.
     if (isEphemeral(record) && runtimeFacts(record).awaitAttachment) this.mainProcessEnded(record);
     else void this.request(id);
+  }
+
+  /** A start ended before the main process ran. False: it is not repeated, and the sandbox has failed. */
+  async repeatStart(id: string, generation: bigint): Promise<boolean> {
+    let repeated = false;
+    await this.#modify(id, (current) => {
+      repeated = false;
+      if (current.generation !== generation || !wantsToRun(current.status.phase) || restartPending(current.status))
+        return undefined;
+      const patch = startCutOff(current, this.#deps.clock.now());
+      repeated = patch !== undefined;
+      return patch && { patch };
+    });
+    if (repeated) void this.request(id);
+    return repeated;
   }
 
   onHeld(hostId: string, held: readonly HeldSandbox[]): void {
@@ -407,7 +422,10 @@ export class SandboxController implements HostEvents {
     this.#provisioning.delete(record.id);
     const { restartCount } = begun.status;
     const because = why === "rebooted" ? "the machine was restarted; " : "";
-    const message = `${because}the main process is started again (restart ${restartCount})`;
+    const repeated = record.status.exitCode === undefined && why === "ended";
+    const message = repeated
+      ? "the start that was cut off is repeated"
+      : `${because}the main process is started again (restart ${restartCount})`;
     log.info({ [LogField.sandboxId]: record.id, restarts: restartCount }, message);
     feeds.of(record.id).addEvent({ type: "Normal", reason: "Restarted", message }, clock.now());
     await this.#run(begun);

@@ -20,6 +20,8 @@ export const RETRY_LAST_MS = 30_000;
 export const RESTART_FIRST_MS = 1_000;
 export const RESTART_LAST_MS = 180_000;
 export const STEADY_RUN_MS = 10_000;
+/** A start that was cut off before the main process ran is repeated so often: more than that, and something ends every start. */
+export const MAX_INTERRUPTED_STARTS = 3;
 /** DeleteSandbox answers COMPLETED when the work is done so soon, else ACCEPTED; it goes on in both cases. */
 export const DELETE_WAIT_MS = 20_000;
 /** Sandboxes taken up at once when the gateway starts. */

@@ -16,6 +16,7 @@ function record(restartPolicy: SandboxRestartPolicy, quickRuns = 0, startedAt = 
     defaultCommand: false,
     awaitAttachment: true,
     stagedArchive: false,
+    interruptedStarts: 0,
     launchedGeneration: 3n,
     bootId: "b",
   };
@@ -103,6 +104,7 @@ describe("the restart policy", () => {
       quickRuns: 4,
       awaitAttachment: false,
       stagedArchive: false,
+      interruptedStarts: 0,
       launchedGeneration: 3n,
       bootId: "b",
     });

@@ -1,7 +1,7 @@
 import { SandboxPhase, SandboxRestartPolicy } from "@openshell/api";
 import { timestampMs, toTimestamp } from "@openshell/api/times.ts";
 import type { SandboxPatch, SandboxRecord } from "../store/types.ts";
-import { RESTART_FIRST_MS, RESTART_LAST_MS, STEADY_RUN_MS } from "./limits.ts";
+import { MAX_INTERRUPTED_STARTS, RESTART_FIRST_MS, RESTART_LAST_MS, STEADY_RUN_MS } from "./limits.ts";
 import { encodeRuntimeFacts, runtimeFacts } from "./runtime-record.ts";
 import { startingStatus, withPhase } from "./status.ts";
 
@@ -62,18 +62,37 @@ export function mainEnded(record: SandboxRecord, end: MainEnd, nowMs: number): S
 }
 
 /**
+ * The start ended before the main process ran, as when the host is killed between the restrictions and the process:
+ * restrictions hold once a generation, so the start is repeated in the next one, at once and whatever the restart policy
+ * says. Undefined: it ran, or something ended too many starts in a row.
+ */
+export function startCutOff(record: SandboxRecord, nowMs: number): SandboxPatch | undefined {
+  const facts = runtimeFacts(record);
+  if (record.status.mainProcessStartedTime !== undefined || facts.interruptedStarts >= MAX_INTERRUPTED_STARTS)
+    return undefined;
+  const message = "the start was cut off before the main process ran; it is repeated at once";
+  const status = withPhase(record.status, SandboxPhase.STARTING, "RestartPending", message, nowMs);
+  status.nextRestartTime = toTimestamp(nowMs);
+  const runtimeRecord = encodeRuntimeFacts({ ...facts, interruptedStarts: facts.interruptedStarts + 1 });
+  return { status, runtimeRecord };
+}
+
+/**
  * The next run, in a generation of its own: somebody asked for it, the restart policy did, or it did because the machine
  * was restarted. The nonce of the new generation belongs to the same transaction.
  */
 export function nextRun(record: SandboxRecord, why: "asked" | "ended" | "rebooted", nowMs: number): SandboxPatch {
   const facts = runtimeFacts(record);
   const status = startingStatus(record.status, SandboxPhase.STARTING, nowMs);
+  // A start that is repeated is the same run: nothing of it ran yet.
+  const repeated = why === "ended" && record.status.exitCode === undefined;
+  if (repeated) return { generation: record.generation + 1n, status };
   status.restartCount = why === "asked" ? 0 : record.status.restartCount + 1;
   const quickRuns = why === "ended" ? facts.quickRuns : 0;
   return {
     generation: record.generation + 1n,
     status,
     // Nobody announced that they would attach to this run.
-    runtimeRecord: encodeRuntimeFacts({ ...facts, quickRuns, awaitAttachment: false }),
+    runtimeRecord: encodeRuntimeFacts({ ...facts, quickRuns, interruptedStarts: 0, awaitAttachment: false }),
   };
 }

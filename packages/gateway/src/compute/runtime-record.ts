@@ -14,6 +14,8 @@ export interface RuntimeFacts {
   readonly bootId: string;
   /** Runs one after the other that ended soon after their start and were followed by a restart: the wait grows with them. */
   readonly quickRuns: number;
+  /** Starts one after the other that were cut off before the main process ran, and were repeated. */
+  readonly interruptedStarts: number;
   /** It was created from an archive that its creator staged. */
   readonly stagedArchive: boolean;
   /** The isolation report of one generation, as JSON. */
@@ -31,6 +33,7 @@ export function runtimeFacts(record: Pick<SandboxRecord, "runtimeRecord">): Runt
     bootId: typeof stored.bootId === "string" ? stored.bootId : "",
     ...storedReport(stored.isolation),
     stagedArchive: stored.stagedArchive === true,
+    interruptedStarts: typeof stored.interruptedStarts === "number" ? stored.interruptedStarts : 0,
     quickRuns: typeof stored.quickRuns === "number" ? stored.quickRuns : 0,
   };
 }

@@ -266,6 +266,10 @@ export class SessionEvents implements SessionBackend {
         return { patch: { status, runtimeRecord: encodeRuntimeFacts(facts) } };
       });
     }
+    const again =
+      reason?.code === "start_interrupted" &&
+      (await this.#deps.controller().repeatStart(identity.sandboxId, identity.generation));
+    if (again) return void this.#deps.sessions.get(identity.sandboxId)?.close();
     const text = failureText(reason);
     const message =
       isolation === undefined ? `the sandbox ended before its main process reported an exit status: ${text}` : text;

@@ -56,6 +56,8 @@ export class FakeHost {
   };
   outcomeOf: (update: ConfigUpdate) => ConfigApplyOutcome = () => ConfigApplyOutcome.APPLIED;
   bootstrapOutcome: ConfigApplyOutcome = ConfigApplyOutcome.APPLIED;
+  /** So many first starts end between the restrictions and the main process, as when a host is killed there. */
+  interruptedStarts = 0;
   onAttach: (attach: AttachSandbox) => boolean = () => true;
 
   constructor(transport: Transport, hostId: string, secret: string, workloads: Map<string, FakeWorkload>) {
@@ -218,6 +220,11 @@ export class FakeSupervisor {
 
   #begin(): void {
     const accepted = this.accepted!;
+    if (accepted.mainProcess !== undefined && this.#host.interruptedStarts > 0) {
+      this.#host.interruptedStarts--;
+      this.send({ case: "ended", value: { reason: { code: "start_interrupted", message: "it was cut off" } } });
+      return;
+    }
     if (accepted.mainProcess !== undefined) {
       this.mainProcess = accepted.mainProcess;
       this.workload.started += 1;
