@@ -51,6 +51,15 @@ test("wrong words end with status 2, a cause and a next step", async () => {
   const cases: [string[], string, string][] = [
     [["snadbox"], 'there is no command "snadbox"', "Did you mean openshell sandbox?"],
     [["sandbox", "lst"], 'openshell sandbox has no command "lst"', "Did you mean openshell sandbox list?"],
+    [["rnu", "--", "id"], 'there is no command "rnu"', "Did you mean openshell run?"],
+    [["ps"], 'there is no command "ps"', "Did you mean openshell sandbox list?"],
+    [["exec", "dev"], 'there is no command "exec"', "Did you mean openshell sandbox exec?"],
+    [["shell"], 'there is no command "shell"', "Did you mean openshell sandbox connect?"],
+    [["validate"], 'there is no command "validate"', "Did you mean openshell policy validate?"],
+    [["version"], 'there is no command "version"', "Did you mean openshell --version?"],
+    [["secret", "add"], 'there is no command "secret"', "Did you mean openshell provider?"],
+    [["sandbox", "rm", "x"], 'openshell sandbox has no command "rm"', "Did you mean openshell sandbox delete?"],
+    [["sandbox", "logs", "x"], 'openshell sandbox has no command "logs"', "Did you mean openshell logs?"],
     [["xyzzy"], 'there is no command "xyzzy"', "See openshell --help"],
     [
       ["forward", "list"],

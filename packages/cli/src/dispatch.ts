@@ -1,9 +1,8 @@
 import { type Args, type CommandSpec, parseCommandLine } from "./args.ts";
 import { VERSION } from "./build-info.ts";
-import { allNames, type CommandEntry, findCommand, type Group } from "./commands/index.ts";
+import { type CommandEntry, findCommand, type Group } from "./commands/index.ts";
 import { Context, type Surroundings } from "./context.ts";
 import { EXIT, errorLines, quote, toCliError, usageError } from "./errors.ts";
-import { nearestName } from "./nearest.ts";
 import { styleFor } from "./output/style.ts";
 import { writeAll } from "./output/terminal.ts";
 
@@ -84,7 +83,7 @@ async function route(argv: readonly string[], surroundings: Surroundings): Promi
   // People type it: `help`, `help run`, `help sandbox create`.
   if (word === "help") return route([...argv.toSpliced(argv.indexOf(word), 1), "--help"], surroundings);
   const found = findCommand(word);
-  if (found === undefined) throw unknownCommand(word);
+  if (found === undefined) throw await unknownCommand(word);
   if (!("commands" in found)) return runCommand(found, first.rest, surroundings);
   return routeGroup(found, word, argv, surroundings);
 }
@@ -107,12 +106,9 @@ async function routeGroup(
   const entry = group.commands.find((item) => item.name === second);
   if (entry === undefined) {
     if (NOT_BUILT[group.name]?.includes(second)) throw notBuilt(`${group.name} ${second}`);
-    const near = nearestName(
-      second,
-      group.commands.map((item) => item.name),
-    );
-    const next =
-      near === undefined ? `See openshell ${group.name} --help` : `Did you mean openshell ${group.name} ${near}?`;
+    const { meantInGroup } = await import("./suggest.ts");
+    const meant = meantInGroup(group, second);
+    const next = meant === undefined ? `See openshell ${group.name} --help` : `Did you mean openshell ${meant}?`;
     throw usageError(`openshell ${word} has no command ${quote(second)}`, next);
   }
   return runCommand(entry, rest, surroundings);
@@ -148,12 +144,13 @@ function notBuilt(command: string) {
   return usageError(`openshell ${command} is not built yet in this version`, "See openshell --help for what is there");
 }
 
-function unknownCommand(word: string) {
+async function unknownCommand(word: string) {
   if (NOT_BUILT[""]?.includes(word)) return notBuilt(word);
-  const near = nearestName(word, allNames());
+  const { meantCommand } = await import("./suggest.ts");
+  const meant = meantCommand(word);
   return usageError(
     `there is no command ${quote(word)}`,
-    near === undefined ? "See openshell --help" : `Did you mean openshell ${near}?`,
+    meant === undefined ? "See openshell --help" : `Did you mean openshell ${meant}?`,
   );
 }
 

@@ -52,10 +52,10 @@ test("creates, attaches, passes both ways, removes, and ends with the command's 
   const seen = serve([output("stdout", "out"), output("stderr", "err"), output("stdout", "more"), exit(7)]);
   const result = await run(["--", "cmd", "arg"], { stdin: "typed" });
   expect(result).toEqual({ code: 7, stdout: "outmore", stderr: "err" });
-  expect(methods()).toEqual(["CreateSandbox", "DeleteSandbox"]);
+  expect(methods()).toEqual(["CreateSandbox", "GetSandboxLogs", "DeleteSandbox"]);
   const name = gateway.calls[0]?.message["name"] as string;
   expect(name).toMatch(/^run-[a-z0-9]{10}$/);
-  expect(gateway.calls[1]?.message).toMatchObject({ name, allowMissing: true });
+  expect(gateway.calls[2]?.message).toMatchObject({ name, allowMissing: true });
   expect(seen.headers["openshell-attach"]).toBe("main-process");
   const [start, stdin] = seen.messages as [unknown, { case: string; value: Uint8Array }];
   expect(start).toMatchObject({ case: "start", value: { sandbox: name, command: [] } });
@@ -155,6 +155,35 @@ test("a refusal is shown although its line comes after the end of the command", 
   const { stderr } = await run(["--no-tty", "--", "x"], { columns: 100, env: { NO_COLOR: "1" } });
   expect(stderr).toContain("the policy refused once:\n  /usr/bin/curl -> example.com:443: not allowed\n");
   expect(asked).toBe(3);
+});
+
+test("without a terminal a refusal is told when the command failed, and on one it begins a line of its own", async () => {
+  const message =
+    "NET:REFUSE [MED] DENIED /usr/bin/git(5) -> git.example.com:443 [policy:- engine:opa] [reason:not allowed]";
+  const ended = { source: "gateway", message: "MainProcessFailed: the main process exited with code 128" };
+  gateway.answers.set("GetSandboxLogs", { message: { logs: [{ source: "sandbox", message }, ended] } });
+  const told = "openshell: the policy refused once:\n  /usr/bin/git -> git.example.com:443: not allowed\n";
+  serve([output("stderr", "fatal: 403\n"), exit(128)]);
+  expect(await run(["--", "git"])).toEqual({ code: 128, stdout: "", stderr: `fatal: 403\n${told}` });
+  serve([exit(0)]);
+  expect(await run(["--", "git"])).toEqual({ code: 0, stdout: "", stderr: "" });
+  serve([output("stdout", "half a line"), exit(0)]);
+  const onTerminal = await run(["--no-tty", "--", "git"], { columns: 100, env: { NO_COLOR: "1" } });
+  expect(onTerminal.stderr).toMatch(/own home.*\n\nopenshell: the policy refused once:\n/);
+});
+
+test("the status stays the command's own when the sandbox cannot be removed, which is said", async () => {
+  gateway.answers.set("DeleteSandbox", {
+    error: { code: "resource_exhausted", message: "the disk is full" },
+    status: 429,
+  });
+  serve([exit(0)]);
+  const result = await run(["--name", "mine", "--", "x"]);
+  expect(result).toMatchObject({
+    code: 0,
+    stderr: expect.stringContaining("! sandbox mine could not be removed: the disk is full"),
+  });
+  expect(result.stderr).toContain("`openshell sandbox delete mine` tries again");
 });
 
 test("a terminal is told where the command works", async () => {

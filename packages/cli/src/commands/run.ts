@@ -6,6 +6,7 @@ import { object } from "../model/sandbox.ts";
 import { type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
+import { detachedLine } from "../terminal/detach-keys.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { LostError } from "../terminal/resume.ts";
 import { type Connection, openConnection } from "../transport/grpc-stream.ts";
@@ -133,14 +134,20 @@ export async function run(context: Context, args: Args): Promise<number> {
     progress.stop();
     running.abort();
     if (result.kind === "detached") {
-      await context.say(`detached; ${name} runs on`);
+      await context.say(detachedLine(name));
       return EXIT.ok;
     }
-    if (context.surroundings.stderr.isTTY === true) {
+    // Programs show little of an answer. A log without anybody in front of it is told when the command failed.
+    if (context.surroundings.stderr.isTTY === true || (result.code !== 0 && interruption.signalled === undefined)) {
       const { sayDenials } = await import("../model/denials.ts");
-      await sayDenials(context, name);
+      await sayDenials(context, name, result.midLine);
     }
-    await remove();
+    // The command's own outcome is known, and stays it.
+    await remove().catch((reason: unknown) =>
+      context.warn(
+        `sandbox ${name} could not be removed: ${(reason as Error).message}; \`openshell sandbox delete ${name}\` tries again`,
+      ),
+    );
     if (keep) await context.say(`openshell: kept sandbox ${name}; remove it with \`openshell sandbox delete ${name}\``);
     const code = interruption.exitCode(result.code);
     if (code === EXIT.notFound) await explainNotFound(context, args.command, code, volumes);

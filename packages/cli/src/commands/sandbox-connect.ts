@@ -1,9 +1,11 @@
 import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
-import { CliError, EXIT } from "../errors.ts";
+import { EXIT } from "../errors.ts";
+import { refuseEnded } from "../model/ended.ts";
 import { rememberSandbox, sandboxName } from "../model/last-sandbox.ts";
-import { awaitsRestart, notReadyReason, type SandboxView, sandboxView } from "../model/sandbox.ts";
+import { type SandboxView, sandboxView } from "../model/sandbox.ts";
 import { type AttachOptions, attach, windowSize } from "../terminal/attach.ts";
+import { detachedLine } from "../terminal/detach-keys.ts";
 import { Interruption } from "../terminal/interruption.ts";
 
 export const spec: CommandSpec = {
@@ -30,7 +32,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   const name = await sandboxName(context, args.positionals[0]);
   const answer = await context.call("GetSandbox", { workspaceScope: context.scope, name });
   const view = sandboxView(answer["sandbox"]);
-  refuseEnded(view);
+  refuseEnded(view, "connect again");
   const { endpoint } = await context.ensureGateway();
   rememberSandbox(context, name);
   using interruption = Interruption.listen();
@@ -40,7 +42,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   try {
     const result = await attach({ ...own, ...options }, context.surroundings);
     if (result.kind === "exit") return result.code;
-    await context.say(`\r\ndetached; ${name} runs on`);
+    await context.say(`\r\n${detachedLine(name)}`);
     return EXIT.ok;
   } catch (error) {
     if (interruption.signalled === undefined) throw error;
@@ -77,37 +79,4 @@ function toShell(context: Context, view: SandboxView): Wanted {
 
 function sizeFor(context: Context, tty: boolean): { readonly cols?: number; readonly rows?: number } {
   return tty ? windowSize(context.surroundings.stdout) : {};
-}
-
-/** A sandbox in which nothing runs: what happened to it, and what brings it back. */
-function refuseEnded(view: SandboxView): void {
-  const { name, phase, status } = view;
-  if (awaitsRestart(view)) return;
-  const reason = notReadyReason(view);
-  const why = reason === undefined ? "" : ` (${reason})`;
-  const start = `Start it with \`openshell sandbox start ${name}\``;
-  const logs = `\`openshell logs ${name}\` shows what it did`;
-  switch (phase) {
-    case "Stopped":
-    case "Stopping":
-      throw new CliError(`sandbox ${name} is ${phase.toLowerCase()}`, {
-        code: "sandbox_stopped",
-        next: `${start}, and connect again`,
-      });
-    case "Completed":
-      throw new CliError(
-        `the main process of sandbox ${name} has ended with status ${Number(status["exitCode"] ?? 0)}`,
-        {
-          code: "main_process_ended",
-          next: `${start} to run it again; ${logs}`,
-        },
-      );
-    case "Error":
-      throw new CliError(`sandbox ${name} has failed${why}`, {
-        code: "sandbox_failed",
-        next: `${logs}. ${start} to run it again`,
-      });
-    case "Deleting":
-      throw new CliError(`sandbox ${name} is being removed`, { code: "sandbox_removed", next: "Create another one" });
-  }
 }

@@ -9,6 +9,7 @@ import { volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/w
 import { Progress } from "../output/progress.ts";
 import { cell } from "../output/terminal.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
+import { detachedLine } from "../terminal/detach-keys.ts";
 import { Interruption } from "../terminal/interruption.ts";
 import { LostError } from "../terminal/resume.ts";
 import { DELETE_TIMEOUT_MS } from "../transport/limits.ts";
@@ -142,7 +143,7 @@ export async function run(context: Context, args: Args): Promise<number> {
       context.surroundings,
     );
     if (result.kind === "detached") {
-      await context.say(`\r\ndetached; ${name} runs on`);
+      await context.say(`\r\n${detachedLine(name)}`);
       return EXIT.ok;
     }
     if (restart === "always" || (restart === "on-failure" && result.code !== 0)) {

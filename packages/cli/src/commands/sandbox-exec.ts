@@ -5,6 +5,7 @@ import { checkVariables } from "../model/environment.ts";
 import { rememberSandbox, sandboxName } from "../model/last-sandbox.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
 import { Interruption } from "../terminal/interruption.ts";
+import { RpcError } from "../transport/rpc-error.ts";
 
 export const spec: CommandSpec = {
   path: ["sandbox", "exec"],
@@ -66,6 +67,7 @@ export async function run(context: Context, args: Args): Promise<number> {
         tty,
         detachable: false,
         signal: interruption.atOnce,
+        recover: () => context.recoverGateway(),
       },
       context.surroundings,
     );
@@ -76,8 +78,19 @@ export async function run(context: Context, args: Args): Promise<number> {
   } catch (error) {
     // The gateway ends the command when its caller leaves.
     if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
+    if (error instanceof RpcError && error.code === "failed_precondition") await explainEnded(context, name);
     throw error;
   }
+}
+
+/** Throws what is to be done with a sandbox in which nothing runs; returns where that is not what went wrong. */
+async function explainEnded(context: Context, name: string): Promise<void> {
+  const [{ refuseEnded }, { sandboxView }] = await Promise.all([
+    import("../model/ended.ts"),
+    import("../model/sandbox.ts"),
+  ]);
+  const answer = await context.call("GetSandbox", { workspaceScope: context.scope, name }).catch(() => undefined);
+  if (answer !== undefined) refuseEnded(sandboxView(answer["sandbox"]), "try again");
 }
 
 /** Status 127: where the program is on this machine, if it is there and not inside. */

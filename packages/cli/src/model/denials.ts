@@ -40,8 +40,11 @@ function unescapeToken(token: string): string {
   );
 }
 
-/** What the policy refused a sandbox, for the person in front of the terminal. Says nothing when nothing was, or when it cannot be told. */
-export async function sayDenials(context: Context, sandbox: string): Promise<void> {
+/**
+ * What the policy refused a sandbox, for the person in front of the terminal. Says nothing when nothing was, or when it cannot
+ * be told. `midLine`: the cursor stands behind output that has no end of line.
+ */
+export async function sayDenials(context: Context, sandbox: string, midLine = false): Promise<void> {
   let lines: readonly Json[];
   try {
     lines = await completeLog(context, sandbox);
@@ -54,6 +57,7 @@ export async function sayDenials(context: Context, sandbox: string): Promise<voi
   const different = [...new Map(denials.map((denial) => [withoutPid(denial.what) + denial.reason, denial])).values()];
   if (different.length === 0) return;
   const times = denials.length === 1 ? "once" : `${denials.length} times`;
+  if (midLine) await context.say("");
   await context.say(context.err.yellow(`openshell: the policy refused ${times}:`));
   for (const { what, reason, next } of different.slice(0, SHOWN)) {
     await context.say(`  ${escapeUntrusted(withoutPid(what))}: ${escapeUntrusted(reason)}`);

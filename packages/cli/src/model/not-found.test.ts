@@ -30,6 +30,13 @@ test("a program on the PATH is found with what has to be mounted", () => {
   expect(findOutside(plain, env(), [])?.folder).toBe(join(folder, "scripts"));
 });
 
+test("a shell's line in quotes is known for one", () => {
+  expect(notFoundError(["echo hi"], 127, true, env(), [])).toMatchObject({
+    message: 'a program called "echo hi" does not exist in the sandbox',
+    next: ["Write it without quotes: -- echo hi; or give it to a shell: -- sh -c 'echo hi'"],
+  });
+});
+
 test("a package of npm needs its whole node_modules", () => {
   const real = program("x", "node_modules", "opencode-ai", "bin", "opencode");
   mkdirSync(join(folder, "x", "node_modules", ".bin"));

@@ -103,10 +103,14 @@ export function notFoundError(
   const found = findOutside(program, env, volumes);
   if (found === undefined) {
     if (!startFailed) return undefined;
-    return new CliError(`${shown} does not exist in the sandbox`, {
+    // `run "make test"`: a shell's line in quotes is one word, so the name of a program.
+    const line = command.length === 1 && /\S\s+\S/.test(program);
+    return new CliError(`${line ? `a program called "${shown}"` : shown} does not exist in the sandbox`, {
       code: "program_not_found",
       exitCode: code,
-      next: "Check its name. The sandbox has this machine's system folders and what --volume mounts",
+      next: line
+        ? `Write it without quotes: -- ${shown}; or give it to a shell: -- sh -c ${escapeUntrusted(shellWord(program), 1024)}`
+        : "Check its name. The sandbox has this machine's system folders and what --volume mounts",
     });
   }
   const words = [found.real, ...command.slice(1)].map(shellWord).join(" ");

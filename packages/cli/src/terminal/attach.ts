@@ -8,6 +8,7 @@ import { decodeEvent, type ExecStart, encodeResize, encodeStart, encodeStdin } f
 import { type Connection, type GrpcStream, openConnection, openGrpcStream } from "../transport/grpc-stream.ts";
 import { STDIN_FRAME_BYTES } from "../transport/limits.ts";
 import { RpcError } from "../transport/rpc-error.ts";
+import { UnreachableError } from "../transport/unreachable.ts";
 import { DetachKeys } from "./detach-keys.ts";
 import { makeRaw } from "./raw.ts";
 import { Resume } from "./resume.ts";
@@ -28,7 +29,7 @@ export interface AttachOptions {
   /** Called before the first byte of output is written, or at the end when there is none. */
   readonly onOutput?: () => void;
   readonly signal?: AbortSignal;
-  /** Called before a lost attachment is made again: brings back a gateway that crashed. */
+  /** Called before a lost attachment is made again, or when nobody answers the first: brings back a gateway that crashed. */
   readonly recover?: () => Promise<void>;
 }
 
@@ -42,7 +43,11 @@ interface Run {
   id: string | undefined;
 }
 
-export type AttachResult = { readonly kind: "exit"; readonly code: number } | { readonly kind: "detached" };
+export type AttachResult =
+  /** `midLine`: the last output left the terminal's cursor within a line. */
+  { readonly kind: "exit"; readonly code: number; readonly midLine: boolean } | { readonly kind: "detached" };
+
+const LINE_FEED = 0x0a;
 
 /** Size of the caller's terminal; 0 where it is none. */
 export function windowSize(stdout: NodeJS.WriteStream): { readonly cols: number; readonly rows: number } {
@@ -59,7 +64,7 @@ export function windowSize(stdout: NodeJS.WriteStream): { readonly cols: number;
 export async function attach(options: AttachOptions, surroundings: Surroundings): Promise<AttachResult> {
   const resume = new Resume(options.tty);
   const input = new Input(surroundings.stdin, options, resume);
-  let connection = options.connection ?? openConnection(options.endpoint);
+  let connection = options.connection ?? firstConnection(options);
   const run: Run = { id: undefined };
   let told = false;
   for (;;) {
@@ -113,15 +118,19 @@ async function attachOnce(
       if (!announced) options.onOutput?.();
       announced = true;
     };
+    let midLine = false;
     const pump = async (): Promise<AttachResult> => {
       for await (const message of stream.messages()) {
         run.id ??= stream.header(RUN_HEADER);
         const event = decodeEvent(message);
         if (event === undefined) continue;
         announce();
-        if (event.kind === "exit") return { kind: "exit", code: event.code };
+        if (event.kind === "exit") return { kind: "exit", code: event.code, midLine };
         const data = resume.take(event.data);
-        if (data.length > 0) await deliver(event.kind === "stdout" ? stdout : stderr, data);
+        if (data.length === 0) continue;
+        const to = event.kind === "stdout" ? stdout : stderr;
+        await deliver(to, data);
+        if (to.isTTY) midLine = data.at(-1) !== LINE_FEED;
       }
       throw new CliError("the command ended without telling its status", {
         code: "command_status_unknown",
@@ -136,6 +145,17 @@ async function attachOnce(
     stdout.off("resize", onResize);
     input.end();
     stream.close();
+  }
+}
+
+/** The socket of a gateway that was killed is still there: nothing was sent, so the gateway may be started and asked again. */
+async function firstConnection({ endpoint, recover }: AttachOptions): Promise<Connection> {
+  try {
+    return await openConnection(endpoint);
+  } catch (error) {
+    if (!(error instanceof UnreachableError) || recover === undefined) throw error;
+    await recover();
+    return openConnection(endpoint);
   }
 }
 
