@@ -73,6 +73,17 @@ function localConfig({ root, volumes }: SandboxOptions): { root?: string; volume
   return { ...(root === undefined ? {} : { root }), ...(volumes === undefined ? {} : { volumes: [...volumes] }) };
 }
 
+/** A client on a gateway's port, with the certificate that its user has. */
+export function certificateClient(gateway: TestGateway): Client<typeof OpenShell> {
+  const registered = join(gateway.user.home.config, "openshell/gateways", gateway.folders.name);
+  const read = (name: string): Buffer => readFileSync(join(registered, "mtls", name));
+  const { gateway_endpoint: baseUrl } = JSON.parse(readFileSync(join(registered, "metadata.json"), "utf8")) as {
+    gateway_endpoint: string;
+  };
+  const nodeOptions = { key: read("tls.key"), cert: read("tls.crt"), ca: read("ca.crt"), rejectUnauthorized: true };
+  return createClient(OpenShell, createConnectTransport({ baseUrl, httpVersion: "1.1", nodeOptions }));
+}
+
 /** A gateway in the test internet, driven through its API. */
 export class TestGateway implements AsyncDisposable {
   readonly client: Client<typeof OpenShell>;

@@ -9,6 +9,7 @@ import { spawnCommand } from "./command.ts";
 import { type TestHost, TestInternet } from "./internet/index.ts";
 import type { PerMode } from "./mode.ts";
 import { inMode } from "./modes.ts";
+import type { OpenShellOptions } from "./openshell.ts";
 
 /**
  * Attacks: each is run inside a sandbox of a real gateway, and afterwards the world outside is compared with what it
@@ -140,6 +141,8 @@ export interface LabOptions {
   readonly box?: (net: TestInternet, gateway: TestGateway) => SandboxOptions | Promise<SandboxOptions>;
   /** Hosts and whatever else the file needs, before the gateway starts. */
   readonly prepare?: (net: TestInternet, witness: Witness) => Promise<void>;
+  /** Configuration of the gateway. */
+  readonly gateway?: OpenShellOptions;
   /** C programs by name: compiled statically and put into /attack. */
   readonly c?: Readonly<Record<string, string>>;
   /** Scripts by file name. */
@@ -163,7 +166,7 @@ export function openLab(options: LabOptions = {}): Lab {
       writeFileSync(join(lab.programs, name), text, { mode: 0o755 });
     lab.net = stack.use(await TestInternet.start());
     await options.prepare?.(lab.net, lab.witness);
-    lab.gateway = stack.use(await TestGateway.start(lab.net));
+    lab.gateway = stack.use(await TestGateway.start(lab.net, options.gateway));
     lab.create = (extra = {}) =>
       lab.gateway.create({ ...extra, volumes: [`${lab.programs}:/attack:ro`, ...(extra.volumes ?? [])] });
     lab.box = await lab.create(await options.box?.(lab.net, lab.gateway));

@@ -1,4 +1,4 @@
-import { chmodSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { TestInternet } from "../../support/internet/index.ts";
@@ -90,6 +90,17 @@ test("an image of docker save: layers with removals, its user, variables and fol
     stderr: "",
     stdout: `${uid}\ndata\nsecond\n/app\nhello ${path}\nwritten\n`,
   });
+});
+
+test("an archive through the gateway's port: copied once, taken, and gone from the gateway's folder", async () => {
+  const registered = join(openshell.home.config, "openshell/gateways/openshell/metadata.json");
+  const { gateway_endpoint } = JSON.parse(readFileSync(registered, "utf8")) as { gateway_endpoint: string };
+  const through = ["run", "--gateway-endpoint", gateway_endpoint, "--policy", "policy.yaml", "--from"];
+  const result = await openshell.run([...through, "root.tar.gz", "--", "cat", "/srv/marker"], { timeoutMs: 60_000 });
+  expect([result.exitCode, result.stdout, result.stderr]).toEqual([0, "of the image\n", ""]);
+  expect(readdirSync(join(state(), "staging"))).toEqual([]);
+  const refused = await openshell.run([...through, "root", "--", "true"]);
+  expect([refused.exitCode, refused.stderr]).toEqual([2, expect.stringContaining("tar -C")]);
 });
 
 test("a kept sandbox: exec, stop, start; what it wrote stays, and goes with it", async () => {
