@@ -15,6 +15,11 @@ describe("gatewayPaths", () => {
     });
     expect(clientConfigRoot(where)).toBe("/c/openshell");
   });
+  it("ignores XDG variables that are empty or relative, as the specification says", () => {
+    const plain = gatewayPaths("local", { uid: 1000, env: {}, home: "/h" });
+    const env = { XDG_CONFIG_HOME: "c", XDG_STATE_HOME: "./s", XDG_RUNTIME_DIR: "" };
+    expect(gatewayPaths("local", { uid: 1000, env, home: "/h" })).toEqual(plain);
+  });
   it("refuses a gateway name that could leave its folder", () => {
     expect(() => gatewayPaths("../x", { uid: 0, env: {}, home: "/h" })).toThrow(/DNS label/);
   });

@@ -25,8 +25,16 @@ export const MAX_SOCKET_PATH_BYTES = 100;
 
 /** True where the system-wide folders apply: uid 0 that was not told otherwise by XDG variables. */
 export function systemWide(where: PathEnvironment): boolean {
-  const { env } = where;
-  return where.uid === 0 && !env.XDG_CONFIG_HOME && !env.XDG_STATE_HOME && !env.XDG_RUNTIME_DIR;
+  const set = (name: XdgVariable) => xdgFolder(where, name) !== undefined;
+  return where.uid === 0 && !set("XDG_CONFIG_HOME") && !set("XDG_STATE_HOME") && !set("XDG_RUNTIME_DIR");
+}
+
+type XdgVariable = "XDG_CONFIG_HOME" | "XDG_STATE_HOME" | "XDG_RUNTIME_DIR";
+
+/** "All paths must be absolute. If [one is] relative, consider the path invalid and ignore it" (XDG Base Directory Specification). */
+function xdgFolder(where: PathEnvironment, name: XdgVariable): string | undefined {
+  const folder = where.env[name];
+  return folder?.startsWith("/") ? folder : undefined;
 }
 
 /**
@@ -50,8 +58,8 @@ export function gatewayPaths(name: string, where: PathEnvironment): GatewayPaths
       logs: join("/var/log/openshell", name),
     };
   }
-  const state = join(where.env.XDG_STATE_HOME ?? join(where.home, ".local", "state"), "openshell", name);
-  const runtimeRoot = where.env.XDG_RUNTIME_DIR;
+  const state = join(xdgFolder(where, "XDG_STATE_HOME") ?? join(where.home, ".local", "state"), "openshell", name);
+  const runtimeRoot = xdgFolder(where, "XDG_RUNTIME_DIR");
   return {
     name,
     config: join(clientConfigRoot(where), name),
@@ -66,7 +74,7 @@ export function gatewayPaths(name: string, where: PathEnvironment): GatewayPaths
  * `$XDG_CONFIG_HOME/openshell`, else `~/.config/openshell`, for root too, as released clients do.
  */
 export function clientConfigRoot(where: PathEnvironment): string {
-  return join(where.env.XDG_CONFIG_HOME ?? join(where.home, ".config"), "openshell");
+  return join(xdgFolder(where, "XDG_CONFIG_HOME") ?? join(where.home, ".config"), "openshell");
 }
 
 /** Refuses a socket path that the kernel could not bind everywhere. */

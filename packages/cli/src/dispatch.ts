@@ -1,3 +1,4 @@
+import { homeFolder } from "@openshell/base/home.ts";
 import { type Args, type CommandSpec, parseCommandLine } from "./args.ts";
 import { VERSION } from "./build-info.ts";
 import { type CommandEntry, findCommand, type Group } from "./commands/index.ts";
@@ -170,16 +171,25 @@ function helpStyle(surroundings: Surroundings) {
   return styleFor(surroundings.stdout.isTTY === true, "auto", surroundings.env);
 }
 
+/** Somebody may have removed it meanwhile. */
+function currentFolder(): string {
+  try {
+    return process.cwd();
+  } catch {
+    throw usageError("the current folder does not exist any more", "Change to one that exists: cd");
+  }
+}
+
 function processSurroundings(): Surroundings {
   const { env } = process;
   return {
     env,
     get cwd() {
-      return process.cwd();
+      return currentFolder();
     },
     uid: process.getuid?.() ?? 0,
     get home() {
-      return env["HOME"] || process.getBuiltinModule("node:os").homedir();
+      return homeFolder(env);
     },
     commandLine: () => process.getBuiltinModule("node:fs").readFileSync("/proc/self/cmdline"),
     get stdin() {

@@ -2,6 +2,7 @@ import { closeSync, constants, openSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { ensureFolder } from "@openshell/base/atomic-file.ts";
 import { daemonEnvironment, spawnDaemon } from "@openshell/base/daemon.ts";
+import { systemCode } from "@openshell/base/errors.ts";
 import { acquireFileLock } from "@openshell/base/file-lock.ts";
 import { type ReadyLine, userSocketPath } from "@openshell/base/gateway-record.ts";
 import type { GatewayPaths } from "@openshell/base/paths.ts";
@@ -53,6 +54,22 @@ export function gatewayProgram(env: Readonly<Record<string, string | undefined>>
   });
 }
 
+/** A private folder of the gateway. */
+async function usableFolder(folder: string): Promise<void> {
+  try {
+    await ensureFolder(folder);
+  } catch (cause) {
+    throw new CliError(
+      `the folder ${folder} cannot be made or used (${systemCode(cause) ?? (cause as Error).message})`,
+      {
+        code: "folder_unusable",
+        next: "Set HOME, or XDG_CONFIG_HOME and XDG_STATE_HOME, to folders that you may write",
+        cause,
+      },
+    );
+  }
+}
+
 export interface StartOptions {
   /** Nobody asked for a gateway in so many words: another build may replace it later. */
   readonly auto: boolean;
@@ -72,7 +89,7 @@ export async function startGateway(
 ): Promise<boolean> {
   const { paths, name } = target;
   const deadline = performance.now() + START_TIMEOUT_MS;
-  await ensureFolder(paths.state);
+  await usableFolder(paths.state);
   using progress = Progress.start(context.surroundings.stderr, context.err, "Starting the gateway");
   for (;;) {
     using lock = acquireFileLock(join(paths.state, "start.lock"));
@@ -113,7 +130,7 @@ async function launch(
   context: Context,
   options: StartOptions,
 ): Promise<void> {
-  await ensureFolder(paths.logs);
+  await usableFolder(paths.logs);
   const lastWords = join(paths.logs, "gateway.stderr");
   const { O_WRONLY, O_CREAT, O_TRUNC, O_NOFOLLOW } = constants;
   const output = openSync(lastWords, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0o600);

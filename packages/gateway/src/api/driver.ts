@@ -1,6 +1,6 @@
-import { homedir } from "node:os";
 import { join } from "node:path";
 import { clientConfigRoot } from "@openshell/base";
+import { homeFolder } from "@openshell/base/home.ts";
 import { nativeFolder } from "@openshell/boundary/local/native.ts";
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import { parseLocalDriverConfig } from "@openshell/drivers/local/config.ts";
@@ -9,7 +9,7 @@ import type { GatewayDeps } from "../deps.ts";
 
 /** The local driver as this gateway is configured. @throws DriverError `capture_unavailable` where no sandbox can be made. */
 export async function localDriver(deps: GatewayDeps): Promise<ComputeDriver> {
-  const where = { uid: process.getuid?.() ?? 0, env: process.env, home: homedir() };
+  const where = { uid: process.getuid?.() ?? 0, env: process.env, home: homeFolder(process.env) };
   return await openLocalDriver({
     paths: deps.paths,
     clientConfigRoot: clientConfigRoot(where),

@@ -283,7 +283,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
 async function ensureOwnFolder(folder: string): Promise<void> {
   const refuse = (why: string, cause?: unknown): never => {
     throw new RuntimeError("folder_unusable", `the folder ${folder} cannot be used: ${why}`, {
-      next: "Remove it, or set the XDG variables to folders of your own",
+      next: "HOME and the XDG variables must name folders of your own; unset those that do not (XDG_RUNTIME_DIR after su or sudo)",
       cause,
     });
   };

@@ -1,8 +1,8 @@
 import { closeSync, writeSync } from "node:fs";
-import { homedir } from "node:os";
 import { describeError, type PathEnvironment, RuntimeError } from "@openshell/base";
 import { daemonEnvironment } from "@openshell/base/daemon.ts";
 import type { ReadyLine } from "@openshell/base/gateway-record.ts";
+import { homeFolder } from "@openshell/base/home.ts";
 import { lookup, parseFlags } from "../config/inputs.ts";
 import { loadConfig } from "../config/load.ts";
 import type { CreateServices } from "../deps.ts";
@@ -41,7 +41,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   try {
     const flags = parseFlags(args);
     report = readyReporter(lookup("--ready-fd", flags, new Map()));
-    const where: PathEnvironment = { uid: process.getuid!(), env, home: homedir() };
+    const where: PathEnvironment = { uid: process.getuid!(), env, home: homeFolder(env) };
     const loaded = await loadConfig(flags, where);
     const programs = findPrograms(mainUrl, env);
     // Whoever this process starts finds the same programs and addon.
