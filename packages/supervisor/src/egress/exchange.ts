@@ -96,6 +96,7 @@ export async function exchange(
           addresses: outgoing.addresses,
           tls: outgoing.tls,
           credential: outgoing.credential,
+          wanted: () => !client.closed,
         },
         attempt > 0 ? -1 : repeatable ? UPSTREAM_IDLE_MS : FRESH_MS,
       );

@@ -356,6 +356,8 @@ export class Flow implements Subject, SessionFlow {
     let upstream: Socket | undefined;
     let failure: unknown;
     for (const address of target.addresses) {
+      // Asked before each attempt: a publication may have ended the connection meanwhile.
+      if (this.#ended || channel.closed) return;
       try {
         const tls = how.secure ? context.generations.current.network.upstreamTls : undefined;
         upstream = await openUpstream(
@@ -371,6 +373,7 @@ export class Flow implements Subject, SessionFlow {
       }
     }
     if (upstream === undefined) {
+      if (this.#ended) return;
       this.#reportFailure(target, "upstream", "upstream_unreachable", failure);
       const { message, next } = failure as RuntimeError;
       if (how.connect) await this.#reply(502, { error: "upstream_unreachable", detail: message, next });

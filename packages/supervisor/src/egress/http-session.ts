@@ -119,9 +119,9 @@ export class HttpSession {
     if (active === undefined) return false;
     const { target, query, fixed } = active;
     const refusal = target.reconsider(next, this.#flow.owners);
-    const denied = refusal ?? this.#firstDenied(next, target, query);
-    const { credential } = active;
-    const revoked = credential !== undefined && !next.credentials.allows(credential.identity, credential.endpoint);
+    const decision = refusal === undefined ? this.#decide(next, target, query) : undefined;
+    const denied = refusal ?? (decision?.allowed === false ? decision : undefined);
+    const revoked = decision?.allowed === true && this.#isRevoked(next, active, decision);
     if (denied === undefined && !revoked) return false;
     active.ended = true;
     this.#report(next, fixed, {
@@ -279,9 +279,12 @@ export class HttpSession {
     return first;
   }
 
-  #firstDenied(generation: Generation, target: Target, query: RequestQuery): RequestDenied | undefined {
-    const decision = this.#decide(generation, target, query);
-    return decision.allowed ? undefined : decision;
+  /** The credential of a request under way may no longer be used, by itself or by what the endpoint now binds and accepts. */
+  #isRevoked(next: Generation, { credential, target }: Active, decision: RequestAllowed): boolean {
+    if (credential === undefined) return false;
+    const { allowUninspectedCredentials: allowUninspected } = target.access;
+    const endpoint = { ...credential.endpoint, allowUninspected, provider: decision.credentialProvider };
+    return !next.credentials.allows(credential.identity, endpoint);
   }
 
   #targetFor(destination: Authority): Target {

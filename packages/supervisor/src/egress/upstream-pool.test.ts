@@ -44,6 +44,7 @@ function wish(overrides: Partial<UpstreamWish> = {}): UpstreamWish {
     addresses: [parseAddress("1.1.1.1")!],
     tls: undefined,
     credential: "",
+    wanted: () => true,
     ...overrides,
   };
 }

@@ -16,6 +16,8 @@ export interface UpstreamWish {
   readonly tls: SecureContext | undefined;
   /** Credential that the request carries, or empty. */
   readonly credential: string;
+  /** False when nobody waits for the connection any more; asked before each address. */
+  readonly wanted: () => boolean;
 }
 
 /** One upstream connection; kept as the same object over its whole life. */
@@ -146,7 +148,7 @@ export class UpstreamPool {
     let last: unknown;
     for (const address of wish.addresses) {
       const left = until - this.#deadlines.now();
-      if (left <= 0) break;
+      if (left <= 0 || !wish.wanted()) break;
       try {
         const socket = await openUpstream(this.#dial, wish, address, Math.min(left, DIAL_ADDRESS_MS));
         const channel = new Channel(socket, this.#budget, this.#deadlines);
