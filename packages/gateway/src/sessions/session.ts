@@ -227,6 +227,8 @@ export class SupervisorSession implements SessionIdentity {
       case "ended":
         await backend.sandboxEnded(this, message.value.reason, message.value.isolation);
         return;
+      case "readiness":
+        return;
       case undefined:
         // A message of a newer host: additive, so it may be ignored.
         return;
