@@ -101,7 +101,7 @@ function decodeAnswer(output: Buffer, complaint: string, plan: LaunchPlan): Laun
 /** What to do about a step that failed, for the causes that people meet. */
 const NEXT: Readonly<Record<string, string>> = {
   clone:
-    "Allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)",
+    "Allow user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns; in a container, its seccomp profile too)",
   uid_map: "Check that the gateway's user may map these ids (/etc/subuid, or run the gateway as root)",
   gid_map: "Check that the gateway's user may map these ids (/etc/subgid, or run the gateway as root)",
   cgroup: "Check that this cgroup is delegated to the gateway's user",
@@ -115,11 +115,16 @@ const NEXT: Readonly<Record<string, string>> = {
   "volume-idmap": "Move the folder to a file system that supports id-mapped mounts (ext4, xfs, btrfs, tmpfs)",
 };
 
+const ENOSPC = 28;
+
 function launchError(step: string, errno: number, detail: string, plan: LaunchPlan): RuntimeError {
   const object = detail === "" ? "" : ` (${detail})`;
+  // Of namespaces it does not mean a disk: user_namespaces(7).
+  const why =
+    step === "clone" && errno === ENOSPC ? "the limit of namespaces is reached (ENOSPC)" : describeErrno(errno);
   return new RuntimeError(
     "sandbox_launch_failed",
-    `Sandbox ${plan.sandboxId} could not be set up: step ${step}${object}: ${describeErrno(errno)}`,
+    `Sandbox ${plan.sandboxId} could not be set up: step ${step}${object}: ${why}`,
     { next: NEXT[step] ?? "", cause: { step, errno, detail } },
   );
 }

@@ -2,6 +2,7 @@ import { escapeUntrusted } from "@openshell/base/escape.ts";
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, wholeNumber } from "../context.ts";
 import { EXIT, quote, usageError } from "../errors.ts";
+import { parseDenial } from "../model/denials.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
 import { object, text } from "../model/sandbox.ts";
 import { Interruption } from "../terminal/interruption.ts";
@@ -45,7 +46,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   if (!args.has("tail")) {
     const answer = await context.call("GetSandboxLogs", { ...shared, lines, sources, minLevel: level });
     const logs = Array.isArray(answer["logs"]) ? answer["logs"].map(object) : [];
-    for (const line of logs) await context.print(formatLine(line));
+    for (const line of logs) await context.print(formatLine(line) + nextLine(context, line));
     if (since !== undefined && Number(answer["bufferTotal"] ?? 0) > logs.length && logs.length >= lines) {
       await context.warn(`only the newest ${lines} lines are shown; -n shows more`);
     }
@@ -56,7 +57,8 @@ export async function run(context: Context, args: Args): Promise<number> {
   const request = { ...shared, followLogs: true, logTailLines: lines, logSources: sources, logMinLevel: level };
   try {
     for await (const event of streamJson(target.endpoint, "WatchSandbox", request, interruption.atOnce)) {
-      if (event["log"] !== undefined) await context.print(formatLine(object(event["log"])));
+      const log = event["log"] === undefined ? undefined : object(event["log"]);
+      if (log !== undefined) await context.print(formatLine(log) + nextLine(context, log));
       const warning = object(event["warning"])["message"];
       if (warning !== undefined) await context.warn(escapeUntrusted(text(warning)));
     }
@@ -65,6 +67,13 @@ export async function run(context: Context, args: Args): Promise<number> {
     if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
     throw error;
   }
+}
+
+/** For a person: what a refusal advises, which the line itself has in a form for programs. */
+function nextLine(context: Context, line: Json): string {
+  if (context.surroundings.stdout.isTTY !== true || text(line["source"]) !== "sandbox") return "";
+  const next = parseDenial(text(line["message"]))?.next ?? "";
+  return next === "" ? "" : `${context.out.dim(`  next: ${escapeUntrusted(next, MAX_CHARACTERS)}`)}\n`;
 }
 
 /** `[1767225600.000] [sandbox] [INFO ] [target] message k=v`. */

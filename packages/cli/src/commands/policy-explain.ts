@@ -98,8 +98,10 @@ function judge(policy: Policy, host: string, port: number, args: Args): readonly
   const who = exe === undefined ? "" : ` by ${exe === "**" || exe === "/**" ? "any program" : escapeUntrusted(exe)}`;
   const question = `connection to ${escapeUntrusted(lower)}:${port}${who}`;
   if (!decision.allowed) {
-    // No program was named, so that none can be advised.
-    const next = decision.next.replaceAll(JSON.stringify(NO_PROGRAM), '"<program>"');
+    // No program was named, so that none can be advised but the patterns of the policy.
+    const next = decision.next
+      .replaceAll(JSON.stringify(NO_PROGRAM), '"<program>"')
+      .replaceAll(JSON.stringify(program.exe), JSON.stringify(program.shown === "" ? "<program>" : program.shown));
     return [{ question, allowed: false, rule: decision.policy, reason: decision.reason, next }];
   }
   const how =

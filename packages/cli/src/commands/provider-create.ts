@@ -28,7 +28,10 @@ export async function run(context: Context, args: Args): Promise<number> {
   const name = args.value("name");
   const type = args.value("type");
   if (name === undefined || type === undefined)
-    throw usageError("--name and --type are needed", "See openshell provider create --help");
+    throw usageError(
+      `${[name === undefined ? "--name" : "", type === undefined ? "--type" : ""].filter(Boolean).join(" and ")} must be given`,
+      `Write openshell provider create --name ${name ?? "model"} --type ${type ?? "generic"} --credential KEY`,
+    );
   const credentials = await credentialsOf(context);
   if (Object.keys(credentials).length === 0) throw usageError("no credential is given", "Write --credential KEY");
   const provider = { metadata: { name }, type, credentials, config: configOf(context) };

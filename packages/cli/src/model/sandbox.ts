@@ -156,12 +156,17 @@ export function sandboxLines(view: SandboxView, style: Style): [string, string][
     ["Annotations", pairs(view.annotations)],
   );
   for (const condition of view.conditions) {
-    if (condition["type"] === "Ready") continue;
+    if (condition["type"] === "Ready" || (condition["type"] === "Isolation" && view.isolation !== undefined)) continue;
     const good = condition["status"] === "True";
     const value = `${good ? "yes" : String(condition["status"]).toLowerCase()}, ${cell(condition["reason"])}: ${cell(condition["message"])}`;
     lines.push([cell(condition["type"]), good ? value : style.yellow(value)]);
   }
-  if (view.isolation !== undefined) lines.push(...isolationLines(view.isolation, style));
+  if (view.isolation !== undefined) {
+    const { layers } = view.isolation;
+    const missing = layers.filter(({ enforced }) => !enforced).length;
+    const state = missing === 0 ? "complete" : style.yellow(`${missing} of ${layers.length} layers are not in force`);
+    lines.push(["Isolation", state], ...isolationLines(view.isolation, style));
+  }
   return lines;
 }
 

@@ -131,7 +131,8 @@ function migrationTarget(database: DatabaseSync): MigrationTarget {
           .run(version, name, Date.now());
         database.exec("commit");
       } catch (error) {
-        database.exec("rollback");
+        // A full disk has ended the transaction: the first error is the one that says so.
+        if (database.isTransaction) database.exec("rollback");
         throw error;
       }
     },
