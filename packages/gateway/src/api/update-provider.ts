@@ -70,7 +70,9 @@ export function mergedChange(deps: ApiDeps, record: ProviderRecord, request: Upd
   const expirations = new Map<string, number | undefined>();
   for (const key of [...Object.keys(times), ...cleared]) {
     if (!keys.has(key)) {
-      const field = cleared.has(key) ? "clear_credential_expiration_keys" : `credential_expiration_times[${key}]`;
+      const own = Object.hasOwn(request.credentialExpirationTimes, key) ? "" : "provider.";
+      const times = `${own}credential_expiration_times[${key}]`;
+      const field = cleared.has(key) ? "clear_credential_expiration_keys" : times;
       throw invalidField(field, `names no credential of this provider: ${shown(key, ProviderLimit.key)}`);
     }
     if (!replaced.has(key)) expirations.set(key, expiryOf(key));
