@@ -114,5 +114,6 @@ uint32_t outside_id(const struct range *map, uint32_t ranges, uint32_t inside);
 bool maps_inside(const struct range *map, uint32_t ranges, uint32_t inside);
 
 int launch(void);                       /* launch.c: the outer role */
+int quota(int count, char **arg);       /* quota.c: limits of projects on a file system */
 int init_main(int sync);                /* main.c: the inner role, pid 1 */
 #endif

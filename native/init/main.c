@@ -110,6 +110,7 @@ fail:
 
 int main(int argc, char **argv) {
   if (argc == 2 && strcmp(argv[1], "launch") == 0) return launch();
+  if (argc >= 3 && strcmp(argv[1], "quota") == 0) return quota(argc - 2, argv + 2);
   if (argc == 2 && strcmp(argv[1], "--version") == 0) return puts("openshell-init protocol 1") < 0;
   fputs("usage: openshell-init launch < plan (answers on descriptor 3)\n", stderr);
   return 64;

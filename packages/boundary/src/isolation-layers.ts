@@ -20,6 +20,10 @@ export const ISOLATION_LAYERS: Readonly<Record<string, { readonly next: string }
     next: "Give the sandbox a memory limit (--memory), where the gateway has a cgroup with that controller",
   },
   limit_cpu: { next: "Give the sandbox a CPU limit (--cpu), where the gateway has a cgroup with that controller" },
+  disk_limit: { next: "Set [local] sandbox_disk_limit above 0" },
+  disk_quota: {
+    next: "Run the gateway as root with its state on a file system with project quotas in force (ext4 with project,quota mounted prjquota; xfs mounted pquota), and create the sandbox anew",
+  },
   limit_pids: { next: "Delegate a cgroup with the pids controller to the gateway's user" },
 };
 

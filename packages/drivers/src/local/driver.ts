@@ -27,6 +27,16 @@ import {
   usableCgroups,
 } from "./cgroups.ts";
 import type { LocalDriverConfig } from "./config.ts";
+import {
+  type DiskLimit,
+  type DiskQuota,
+  diskLayers,
+  limitDisk,
+  openDiskQuota,
+  type QuotaProgram,
+  quotaProgram,
+  releaseQuota,
+} from "./disk-quota.ts";
 import { DiskWatch, type Measure } from "./disk-watch.ts";
 import { endProcesses, thaw } from "./end.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
@@ -80,6 +90,7 @@ export interface LocalDriverOptions {
   readonly launch?: Launch;
   readonly unpack?: Unpack;
   readonly measure?: Measure;
+  readonly quotaProgram?: QuotaProgram;
 }
 
 /**
@@ -123,6 +134,11 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
     },
   });
   const cgroups = options.cgroups ?? usableCgroups(ownCgroups());
+  // Only root may set limits for projects.
+  const quota =
+    mode.kind === "root"
+      ? await openDiskQuota(folders.root, options.quotaProgram ?? quotaProgram(options.initPath))
+      : undefined;
   const limits = await probeLimits(`openshell-probe-${shortId(paths.state)}`, cgroups, clock);
   return new LocalDriver(options, {
     clock,
@@ -134,6 +150,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
     capture,
     cgroups,
     limits,
+    quota,
   });
 }
 
@@ -146,6 +163,8 @@ interface Resources {
   readonly images: ImageStore;
   readonly capture: CaptureChoice;
   readonly cgroups: CgroupPlaces;
+  /** Of the file system that holds the sandboxes' files, where limits of projects are in force there. */
+  readonly quota: DiskQuota | undefined;
   /** Limits that can be set here. */
   readonly limits: { readonly cpu: boolean; readonly memory: boolean };
 }
@@ -232,7 +251,9 @@ class LocalDriver implements ComputeDriver {
       await this.#end(await this.#traces(sandboxId));
       await rm(this.#controlFolder(sandboxId), { recursive: true, force: true });
       const image = await folders.readImage(sandboxId).catch(() => undefined);
+      const project = await folders.readQuota(sandboxId).catch(() => undefined);
       await folders.remove(sandboxId);
+      await releaseQuota(project, this.#with.quota);
       if (image?.kind === "archive") await this.#with.images.sweep();
     } catch (error) {
       if (error instanceof RuntimeError) throw error;
@@ -311,6 +332,7 @@ class LocalDriver implements ComputeDriver {
     }
     const controlFolder = this.#controlFolder(intent.sandboxId);
     await ensureFolder(controlFolder);
+    const disk = await this.#limitDisk(intent.sandboxId, resolved.identity);
     await this.#prepareFolder(folders.home(intent.sandboxId), resolved.identity);
     await this.#prepareOwnFolders(intent.sandboxId, resolved);
     await prepareLayers(intent.sandboxId, resolved, folders, this.#with.mode.kind);
@@ -337,7 +359,7 @@ class LocalDriver implements ComputeDriver {
     };
     await folders.writeLaunch(record);
     try {
-      const started = await this.#launch(intent, resolved, record, cgroups);
+      const started = await this.#launch(intent, resolved, record, cgroups, disk);
       await folders.writeStarted(started);
       this.#follow(started);
       return started;
@@ -352,6 +374,7 @@ class LocalDriver implements ComputeDriver {
     resolved: ResolvedIntent,
     record: LaunchRecord,
     cgroups: SandboxCgroups,
+    disk: DiskLimit,
   ): Promise<StartedSandbox> {
     const { folders, processes, capture, launch } = this.#with;
     const { pid, startTicks, netnsCookie } = await launch(
@@ -379,8 +402,17 @@ class LocalDriver implements ComputeDriver {
         ...imageLayer(resolved.image, this.#with.mode.kind),
         captureLayer(capture),
         ...cgroups.isolation,
+        ...diskLayers(disk, this.#options.config.sandbox_disk_limit),
       ],
     };
+  }
+
+  /** The first id of its block names the project of a sandbox: nobody else has it, and it is as free when the block is. */
+  #limitDisk(sandboxId: string, { plan }: ResolvedIdentity): Promise<DiskLimit> {
+    const { folders, mode, quota } = this.#with;
+    const project = mode.kind === "root" ? plan.uidMap.find(({ inside }) => inside === 0)?.outside : undefined;
+    const limitBytes = this.#options.config.sandbox_disk_limit;
+    return limitDisk(sandboxId, { project, limitBytes }, folders, quota);
   }
 
   #makeCgroups(intent: SandboxIntent, { memoryBytes, processLimit }: ResolvedIntent): SandboxCgroups {
@@ -419,11 +451,12 @@ class LocalDriver implements ComputeDriver {
   }
 
   /** Notices its end, and when it takes too much of the disk. */
-  #follow({ sandboxId, generation, record }: StartedSandbox): void {
+  #follow({ sandboxId, generation, record, isolation }: StartedSandbox): void {
     const { folders } = this.#with;
     this.#watch.add(sandboxId, generation, record);
     const own = [folders.home(sandboxId), join(folders.overlay(sandboxId), "upper"), folders.work(sandboxId)];
-    this.#disk.add({ sandboxId, generation, folders: own });
+    const prevented = isolation.some(({ name }) => name === "disk_quota");
+    if (!prevented) this.#disk.add({ sandboxId, generation, folders: own });
     const cgroups = existingCgroups(this.#cgroupName(sandboxId), this.#with.cgroups);
     this.#limits.add({ sandboxId, generation, folders: cgroups });
   }

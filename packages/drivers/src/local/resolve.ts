@@ -162,6 +162,7 @@ export function workloadLayout(resolved: ResolvedIntent, hostPath: string): Work
     // The working directory's rules open the home where it is that.
     readWritePaths: workingDirectory === HOME ? volumes.readWritePaths : [HOME, ...volumes.readWritePaths],
     processLimit,
+    imageRoot: image?.root,
     environment:
       image === undefined
         ? agentEnvironment({ user: AGENT_USER, shell: loginShell(), hostPath })

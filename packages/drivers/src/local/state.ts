@@ -52,6 +52,8 @@ const imageSchema = z.discriminatedUnion("kind", [
   z.object({ kind: z.literal("folder"), path: z.string().startsWith("/") }),
 ]);
 
+const quotaSchema = z.object({ project: z.int().positive() });
+
 const layerSchema = z.object({ name: z.string(), enforced: z.boolean(), detail: z.string() });
 
 const startedSchema = z.object({
@@ -68,6 +70,7 @@ const startedSchema = z.object({
     readWritePaths: z.array(z.string()),
     processLimit: z.int().positive(),
     environment: z.record(z.string(), z.string()),
+    imageRoot: z.string().startsWith("/").optional(),
   }),
   isolation: z.array(layerSchema),
 });
@@ -141,6 +144,16 @@ export class SandboxFolders {
   /** Kept for the sandbox's life: a later start does not ask the archive again. */
   writeImage(sandboxId: string, image: ImageReference): Promise<void> {
     return replaceFile(join(this.of(sandboxId), "image.json"), image);
+  }
+
+  /** The project that the sandbox's files are counted for; undefined where no quota limits them. */
+  async readQuota(sandboxId: string): Promise<number | undefined> {
+    return (await this.#read(sandboxId, "quota.json", quotaSchema))?.project;
+  }
+
+  /** Kept for the sandbox's life: files belong to the project that their folder had when they were made. */
+  writeQuota(sandboxId: string, project: number): Promise<void> {
+    return replaceFile(join(this.of(sandboxId), "quota.json"), { project });
   }
 
   readStarted(sandboxId: string): Promise<StartedSandbox | undefined> {
