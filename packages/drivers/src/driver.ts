@@ -157,6 +157,8 @@ export interface WorkloadLayout {
   readonly processLimit: number;
   /** Environment every agent process starts from: PATH, HOME, proxy and CA variables. No secret. */
   readonly environment: Readonly<Record<string, string>>;
+  /** Host folder, without links, that is the image of the root: the supervisor looks into it. Undefined: the host's system folders. */
+  readonly imageRoot?: string | undefined;
 }
 
 export interface DriverSandbox {
