@@ -21,7 +21,7 @@ export const allowed: Readonly<Record<string, readonly string[]>> = {
   boundary: ["base"],
   drivers: ["base", "api", "boundary"],
   gateway: ["base", "api", "rpc", "policy", "credentials", "ocsf", "profiles", "boundary", "drivers"],
-  supervisor: ["base", "api", "rpc", "policy", "credentials", "ocsf", "boundary"],
+  supervisor: ["base", "api", "rpc", "policy", "credentials", "ocsf", "boundary", "drivers"],
   cli: ["base", "api", "rpc", "policy"],
 };
 

@@ -118,6 +118,7 @@ function layoutOf({ layout }: StartedSandbox) {
     readWritePaths: [...layout.readWritePaths],
     processLimit: layout.processLimit,
     environment: { ...layout.environment },
+    imageRoot: layout.imageRoot ?? "",
   };
 }
 

@@ -10,6 +10,7 @@ import type { CompiledConfiguration } from "../config/compile.ts";
 import { createCompiler } from "../config/compiler.ts";
 import { createConfigEvents } from "../config/config-events.ts";
 import { ConfigurationController, type EgressPort } from "../config/controller.ts";
+import { ImageRoot } from "../config/image-root.ts";
 import { isOn, OCSF_JSON_ENABLED } from "../config/settings.ts";
 import { type ExecutableHasher, WorkerHasher } from "../egress/hash.ts";
 import type { EgressLimits } from "../egress/limits.ts";
@@ -153,6 +154,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
     boundary,
     workload,
     configuration,
+    root: new ImageRoot(layout.imageRoot),
     readiness,
   });
   stack.move();

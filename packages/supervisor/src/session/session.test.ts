@@ -14,6 +14,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { CompiledConfiguration, ConfigurationCompiler } from "../config/compile.ts";
 import type { ConfigEvents } from "../config/config-events.ts";
 import { ConfigurationController } from "../config/controller.ts";
+import { ImageRoot } from "../config/image-root.ts";
 import { NO_CREDENTIALS } from "../egress/credential-source.ts";
 import { GatewayLink } from "../host/link.ts";
 import { Limits } from "../limits.ts";
@@ -130,6 +131,7 @@ describe("supervisor session", () => {
       boundary,
       workload,
       configuration,
+      root: new ImageRoot(""),
       readiness,
     });
     end = supervisor.run();

@@ -7,13 +7,11 @@ import {
   type ConfigUpdate,
   ConfigUpdateResultSchema,
   FailureSchema,
-  ImagePolicyMissingSchema,
   IsolationLayerSchema,
   type IsolationReport,
   IsolationReportSchema,
   type MainProcessExit,
   MainProcessExitSchema,
-  PolicyUnchangedSchema,
   RuntimeReadySchema,
   SandboxEndedSchema,
   type SessionAccepted,
@@ -25,6 +23,7 @@ import {
 import { type Clock, describeError, RuntimeError } from "@openshell/base";
 import type { Boundary, ExitStatus } from "@openshell/boundary";
 import type { ConfigurationController } from "../config/controller.ts";
+import type { ImageRoot } from "../config/image-root.ts";
 import { stale, unsupported } from "../config/results.ts";
 import { discard, downlinkFrames, RelayChannel } from "../exec/relay.ts";
 import { type GatewayLink, SANDBOX_TOKEN_HEADER } from "../host/link.ts";
@@ -51,6 +50,7 @@ export interface SessionDeps {
   readonly boundary: Boundary;
   readonly workload: Workload;
   readonly configuration: ConfigurationController;
+  readonly root: ImageRoot;
   readonly readiness: ReadinessTracker;
   readonly clock: Clock;
   readonly log: SandboxLog;
@@ -102,8 +102,7 @@ export class Session {
         instanceId: identity.instanceId,
         connectionEpoch: identity.connectionEpoch,
         firstStart,
-        // A root made of the host's system folders carries no policy of its own.
-        imagePolicy: firstStart ? { case: "missing", value: create(ImagePolicyMissingSchema) } : { case: undefined },
+        imagePolicy: firstStart ? this.#deps.root.policy : { case: undefined },
       }),
     });
     try {
@@ -178,15 +177,12 @@ export class Session {
     }
   }
 
-  /** The candidate's filesystem paths hold as they are in a root of system folders: nothing to enrich. */
-  #prepare(candidate: StartupConfigCandidate): void {
+  /** The candidate, made complete against the sandbox's root. */
+  #prepare({ candidateId, policyHash, policy }: StartupConfigCandidate): void {
+    const result = this.#deps.root.prepare(policy);
     this.#uplink.send({
       case: "prepared",
-      value: create(StartupConfigPreparedSchema, {
-        candidateId: candidate.candidateId,
-        policyHash: candidate.policyHash,
-        result: { case: "unchanged", value: create(PolicyUnchangedSchema) },
-      }),
+      value: create(StartupConfigPreparedSchema, { candidateId, policyHash, result }),
     });
   }
 

@@ -3,6 +3,7 @@ import type { AttachSandbox, SandboxToken } from "@openshell/api/generated/opens
 import { type Clock, describeError } from "@openshell/base";
 import type { Boundary } from "@openshell/boundary";
 import type { ConfigurationController } from "../config/controller.ts";
+import type { ImageRoot } from "../config/image-root.ts";
 import type { GatewayLink } from "../host/link.ts";
 import { Limits } from "../limits.ts";
 import type { LogPusher } from "../logs/log-pusher.ts";
@@ -20,6 +21,7 @@ export interface SupervisorDeps {
   readonly boundary: Boundary;
   readonly workload: Workload;
   readonly configuration: ConfigurationController;
+  readonly root: ImageRoot;
   readonly readiness: ReadinessTracker;
 }
 

@@ -504,6 +504,13 @@ export declare type WorkloadLayout = Message<"openshell.supervisor.v1.WorkloadLa
    * @generated from field: uint32 process_limit = 8;
    */
   processLimit: number;
+
+  /**
+   * Folder on the host, without links, that is the image of the root, read-only; empty: the host's system folders.
+   *
+   * @generated from field: string image_root = 9;
+   */
+  imageRoot: string;
 };
 
 /**
