@@ -48,9 +48,9 @@ export const compatibility: Readonly<Record<RpcName, RpcState>> = {
   deleteSandboxTemplate: planned,
 
   listSandboxProviders: built,
-  attachSandboxProvider: until("Name providers when the sandbox is created"),
-  detachSandboxProvider: until("Create a sandbox without the provider"),
-  getSandboxProviderStatus: planned,
+  attachSandboxProvider: built,
+  detachSandboxProvider: built,
+  getSandboxProviderStatus: built,
 
   createSshSession: until("Use ExecSandboxInteractive"),
   revokeSshSession: planned,

@@ -7,6 +7,8 @@ import type { KeyedMutex } from "../compute/keyed-mutex.ts";
 import type { LaunchFacts } from "../compute/launch.ts";
 import type { SandboxFeeds } from "../compute/sandbox-feed.ts";
 import type { GatewayDeps } from "../deps.ts";
+import type { Observations } from "../readiness/observations.ts";
+import type { ReadinessTracker } from "../readiness/tracker.ts";
 import type { Attachments } from "../relay/attachments.ts";
 import type { RelayBroker } from "../relay/broker.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
@@ -24,6 +26,9 @@ export interface ApiDeps extends GatewayDeps {
   /** Tells the sessions of these sandboxes that their configuration may have changed. */
   readonly configurationChanged: (sandboxIds: Iterable<string>) => void;
   readonly sameRequest: KeyedMutex;
+  /** What supervisors have shown of each sandbox, and what it decides. */
+  readonly observations: Observations;
+  readonly readiness: ReadinessTracker;
   readonly archives: StagedArchives;
   readonly launchFacts: (record: SandboxRecord) => Promise<LaunchFacts>;
 }

@@ -8,6 +8,8 @@ import {
   DeletionOutcome,
   ListProvidersRequestSchema,
   ListProvidersResponseSchema,
+  ProviderMutationKind,
+  type ProviderMutationReceipt,
   type ProviderResponse,
   ProviderResponseSchema,
   ProviderSchema,
@@ -31,10 +33,13 @@ import { Violations } from "@openshell/api/violations.ts";
 import { LogField } from "@openshell/base";
 import { Secret } from "../auth/secret.ts";
 import { KeyedMutex } from "../compute/keyed-mutex.ts";
+import { buildSnapshot } from "../delivery/snapshot.ts";
 import { validateProvider } from "../providers/validate.ts";
+import { type CredentialChange, storeAfter } from "../readiness/preview.ts";
+import { desiredIdentity, newReceipt, operationOf } from "../readiness/receipts.ts";
 import { sealCredential } from "../store/credentials.ts";
 import { isStoreError } from "../store/errors.ts";
-import type { ProviderRecord } from "../store/types.ts";
+import type { ProviderRecord, SandboxRecord } from "../store/types.ts";
 import { admitted } from "./admission.ts";
 import { type ApiDeps, activeWorkspace, callerFrom, existingWorkspace, isMissing, missing } from "./context.ts";
 import { objectCursor, providerMessage } from "./convert.ts";
@@ -55,10 +60,13 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
     deps.log.info({ [LogField.provider]: name, [LogField.workspace]: workspace, [LogField.subject]: subject }, what);
   };
   const replay = async (receipt: Uint8Array): Promise<ProviderResponse> => {
-    const { id, version, mutationId = "" } = JSON.parse(Buffer.from(receipt).toString());
+    const { id, version, mutationId = "", receiptIds = [] } = JSON.parse(Buffer.from(receipt).toString());
     const record = await store.providers.byId(id);
     if (record?.resourceVersion !== BigInt(version)) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
-    return create(ProviderResponseSchema, { provider: providerMessage(record), mutationId });
+    const operations = await Promise.all((receiptIds as string[]).map((one) => store.operations.get(one)));
+    // A sandbox that was deleted since has no operations any more.
+    const targetReceipts = operations.flatMap((operation) => operation?.receipt ?? []);
+    return create(ProviderResponseSchema, { provider: providerMessage(record), mutationId, targetReceipts });
   };
 
   return {
@@ -175,11 +183,17 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
             await checkConflicts(deps, record, keys, attached);
             const mutationId = randomUUID();
             const version = record.resourceVersion + 1n;
+            const targetReceipts = await targets(deps, record, credentials, attached, mutationId);
+            const receiptIds = targetReceipts.map(({ receiptId }) => receiptId);
             try {
               await write(deps, [
                 ...admission.admit,
                 store.providers.update(record.id, record.resourceVersion, { config, labels, annotations }, credentials),
-                ...admission.succeed(receiptOf({ id: record.id, version, mutationId })),
+                store.operations.record(
+                  targetReceipts.map((receipt, index) => operationOf(receipt, attached[index]!.id)),
+                  clock.now(),
+                ),
+                ...admission.succeed(receiptOf({ id: record.id, version, mutationId, receiptIds })),
               ]);
             } catch (error) {
               throw isStoreError(error, "store_conflict") ? versionConflict("provider", name) : error;
@@ -187,7 +201,7 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
             logChange(context, workspace, name, "provider updated");
             deps.configurationChanged(attached.map((sandbox) => sandbox.id));
             const changed = await required(deps, workspace, name);
-            return create(ProviderResponseSchema, { provider: providerMessage(changed), mutationId });
+            return create(ProviderResponseSchema, { provider: providerMessage(changed), mutationId, targetReceipts });
           }),
       );
     },
@@ -227,6 +241,31 @@ interface ProviderReceipt {
   readonly id: string;
   readonly version: bigint;
   readonly mutationId?: string;
+  /** Receipts for the sandboxes that had it. */
+  readonly receiptIds?: readonly string[];
+}
+
+/** A receipt for each sandbox that has the provider, with what is to be in force there once the change is stored. */
+async function targets(
+  deps: ApiDeps,
+  record: ProviderRecord,
+  credentials: CredentialChange,
+  attached: readonly SandboxRecord[],
+  mutationId: string,
+): Promise<ProviderMutationReceipt[]> {
+  const after = await storeAfter(deps.store, record, credentials);
+  const store: ApiDeps["store"] = { ...deps.store, ...after };
+  const { name: provider, workspace } = record;
+  const at = deps.clock.now();
+  const receipts: ProviderMutationReceipt[] = [];
+  for (const sandbox of attached) {
+    const changed = await after.providers.byName(workspace, provider);
+    const desired = await buildSnapshot({ ...deps, store }, sandbox)
+      .then((snapshot) => desiredIdentity(sandbox, snapshot, changed))
+      .catch(() => undefined);
+    receipts.push(newReceipt({ kind: ProviderMutationKind.UPDATE, provider, workspace, mutationId, desired, at }));
+  }
+  return receipts;
 }
 
 function receiptOf({ version, ...rest }: ProviderReceipt): string {

@@ -9,7 +9,7 @@ import { type ApiDeps, namedSandbox } from "./context.ts";
 import { providerMessage } from "./convert.ts";
 import { pageOf } from "./pages.ts";
 
-/** Providers of a sandbox, by name. Attaching and detaching live ones is not built: a sandbox gets its providers when it is created. */
+/** Providers of a sandbox, by name. */
 export function sandboxProviderHandlers(deps: ApiDeps): Pick<OpenShellImpl, "listSandboxProviders"> {
   return {
     async listSandboxProviders(request) {

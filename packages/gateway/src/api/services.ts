@@ -19,6 +19,8 @@ import { RECONCILE_BATCH, RECONCILE_INTERVAL_MS, RECONCILE_PAUSE_MS } from "../d
 import { buildSnapshot } from "../delivery/snapshot.ts";
 import type { CreateServices, GatewayDeps, GatewayServices } from "../deps.ts";
 import { checkedPolicy } from "../policies/check.ts";
+import { Observations } from "../readiness/observations.ts";
+import { ReadinessTracker } from "../readiness/tracker.ts";
 import { Attachments } from "../relay/attachments.ts";
 import { RelayBroker } from "../relay/broker.ts";
 import type { Bootstrap } from "../sessions/backend.ts";
@@ -30,6 +32,7 @@ import { supervisorService } from "../sessions/service.ts";
 import type { SupervisorSession } from "../sessions/session.ts";
 import { TokenTable } from "../sessions/tokens.ts";
 import { StagedArchives } from "../staging/archives.ts";
+import { attachProviderHandlers } from "./attach-provider.ts";
 import { configHandlers } from "./config.ts";
 import type { ApiDeps } from "./context.ts";
 import { localDriver } from "./driver.ts";
@@ -37,6 +40,7 @@ import { execHandlers } from "./exec.ts";
 import { gatewayHandlers } from "./gateway.ts";
 import { logHandlers } from "./logs.ts";
 import { storeNonce } from "./mutations.ts";
+import { providerStatusHandlers } from "./provider-status.ts";
 import { providerHandlers } from "./providers.ts";
 import { sandboxProviderHandlers } from "./sandbox-providers.ts";
 import { sandboxHandlers } from "./sandboxes.ts";
@@ -71,6 +75,8 @@ export function openShellHandlers(deps: ApiDeps) {
     ...execHandlers(deps),
     ...providerHandlers(deps),
     ...sandboxProviderHandlers(deps),
+    ...attachProviderHandlers(deps),
+    ...providerStatusHandlers(deps),
     ...configHandlers(deps),
     ...logHandlers(deps),
     ...workspaceHandlers(deps),
@@ -86,6 +92,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
   const broker = new RelayBroker(clock);
   const attachments = new Attachments();
   const feeds = new SandboxFeeds(() => randomBytes(8).toString("hex"));
+  const observations = new Observations(clock);
+  const readiness = new ReadinessTracker({ ...deps, sessions, observations });
   let controller: SandboxController;
   const hosts = new HostRegistry({
     clock,
@@ -96,6 +104,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       onHeld: (hostId, held) => controller.onHeld(hostId, held),
       onAttachFailed: (id, generation, reason) => controller.onAttachFailed(id, generation, reason),
       onDetached: (id, generation) => controller.onDetached(id, generation),
+      onRenewed: (ids) => observations.renew(ids),
     },
   });
   const { archiveBytes: maxBytes } = driver.capabilities;
@@ -128,6 +137,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     feeds,
     sessions,
     controller: () => controller,
+    observations,
+    readiness: () => readiness,
     checkPolicy: async (record, policy) => void checkedPolicy(policy, record.spec.providers),
   });
   const openDelivery = (session: SupervisorSession, bootstrap: Bootstrap): SessionDelivery =>
@@ -161,6 +172,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     broker,
     attachments,
     feeds,
+    observations,
+    readiness,
     configurationChanged,
     sameRequest: new KeyedMutex(clock, "request"),
     archives,

@@ -66,7 +66,7 @@ export interface ControllerDeps {
  * for a run, and a run reads the newest record and takes the next step towards it. Every step may be repeated after a crash
  * at any point of its earlier run, so a restarted gateway only asks for a run of every record.
  */
-export class SandboxController implements HostEvents {
+export class SandboxController implements Omit<HostEvents, "onRenewed"> {
   readonly #deps: ControllerDeps;
   readonly #queue: KeyedQueue;
   readonly #retries = new Map<string, { attempt: number; cancel: AbortController }>();

@@ -11,6 +11,7 @@ import type {
   IsolationReport,
   LogBatch,
   MainProcessExit,
+  ReadinessObservation,
   RuntimeReady,
   SupervisorHello,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
@@ -21,6 +22,8 @@ import type { DeliveryOutcome } from "../delivery/delivery.ts";
 import { buildSnapshot, effectivePolicy, revisionNumber } from "../delivery/snapshot.ts";
 import type { GatewayDeps } from "../deps.ts";
 import { policyHash, withoutGatewayMarks } from "../policies/rules.ts";
+import type { Observations } from "../readiness/observations.ts";
+import type { ReadinessTracker } from "../readiness/tracker.ts";
 import type {
   AppliedComponents,
   Bootstrap,
@@ -51,6 +54,8 @@ export interface SessionEventsDeps {
   readonly feeds: SandboxFeeds;
   readonly sessions: SessionRegistry;
   readonly controller: () => SandboxController;
+  readonly observations: Observations;
+  readonly readiness: () => ReadinessTracker;
   /** Checks a policy as if its owner had sent it; throws what is wrong. */
   readonly checkPolicy: (record: SandboxRecord, policy: SandboxPolicy) => Promise<void>;
 }
@@ -277,6 +282,11 @@ export class SessionEvents implements SessionBackend {
     this.#deps.sessions.get(identity.sandboxId)?.close();
   }
 
+  readiness(identity: SessionIdentity, observation: ReadinessObservation): void {
+    if (!this.#deps.observations.accept(identity, observation)) return;
+    void this.#deps.readiness().observed(identity.sandboxId);
+  }
+
   logs(identity: SessionIdentity, batch: LogBatch): void {
     // The last words of a sandbox that was deleted are nobody's.
     const session = this.#deps.sessions.get(identity.sandboxId);
@@ -285,6 +295,7 @@ export class SessionEvents implements SessionBackend {
   }
 
   disconnected(identity: SessionIdentity): void {
+    this.#deps.observations.forget(identity);
     this.#applied.delete(identity.sandboxId);
     void this.showDisconnected(identity.sandboxId, identity.generation).catch((error: unknown) => {
       this.#deps.log.warn({ [LogField.sandboxId]: identity.sandboxId, err: error }, "cannot record a lost session");

@@ -7,6 +7,7 @@ import type {
   MainProcess,
   MainProcessExit,
   ProviderEnvironment,
+  ReadinessObservation,
   RuntimeReady,
   SandboxConfig,
   SupervisorHello,
@@ -65,6 +66,8 @@ export interface SessionBackend {
   mainProcessExited(identity: SessionIdentity, exit: MainProcessExit): Promise<void>;
   /** `report`: what was in force, when a start was refused. */
   sandboxEnded(identity: SessionIdentity, reason: Failure | undefined, report?: IsolationReport): Promise<void>;
+  /** What the supervisor shows that it has in force. */
+  readiness(identity: SessionIdentity, observation: ReadinessObservation): void;
   logs(identity: SessionIdentity, batch: LogBatch): void;
   /** The current session of a sandbox ended without a successor. */
   disconnected(identity: SessionIdentity): void;

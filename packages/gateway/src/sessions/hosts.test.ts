@@ -20,7 +20,7 @@ it("does not believe a host about a sandbox that another host holds", async () =
     disconnected: () => {},
     holds: () => {},
   } as unknown as HostLauncher;
-  const events: HostEvents = { onHeld: () => {}, onAttachFailed: vi.fn(), onDetached: vi.fn() };
+  const events: HostEvents = { onHeld: () => {}, onAttachFailed: vi.fn(), onDetached: vi.fn(), onRenewed: vi.fn() };
   const tokens = new TokenTable(systemClock);
   const hosts = new HostRegistry({ clock: systemClock, log: pino({ level: "silent" }), launcher, tokens, events });
   const assign = (hostId: string, sandboxId: string) =>

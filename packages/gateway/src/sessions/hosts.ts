@@ -51,6 +51,8 @@ export interface HostEvents {
   onHeld(hostId: string, held: readonly HeldSandbox[]): void;
   onAttachFailed(sandboxId: string, generation: bigint, reason: Failure | undefined): void;
   onDetached(sandboxId: string, generation: bigint): void;
+  /** What the host showed of these sandboxes still holds. */
+  onRenewed(sandboxIds: readonly string[]): void;
 }
 
 export interface HostRegistryDeps {
@@ -195,6 +197,13 @@ export class HostRegistry {
           if (this.#holds(hostId, message.value.sandboxId))
             events.onDetached(message.value.sandboxId, message.value.generation);
           this.#count(hostId, 0);
+        } else if (message.case === "heartbeat") {
+          const lapsed = new Set(message.value.readinessLapsed);
+          events.onRenewed(
+            this.assignedTo(hostId)
+              .map(({ sandboxId }) => sandboxId)
+              .filter((id) => !lapsed.has(id)),
+          );
         }
       }
       connection.close();

@@ -1,3 +1,5 @@
+import { REPORT_INTERVAL_MS } from "../readiness/limits.ts";
+
 /** Limits of supervisor sessions. Times in milliseconds. */
 
 /** The revision of the supervisor protocol this gateway speaks; 1 belonged to a polling peer. */
@@ -14,8 +16,8 @@ export const HELLO_TIMEOUT_MS = 5_000;
 export const PREPARE_TIMEOUT_MS = 45_000;
 /** From SessionAccepted to BootstrapResult. */
 export const BOOTSTRAP_TIMEOUT_MS = 60_000;
-/** A host says that it lives this often, for all its sandboxes at once. */
-export const HEARTBEAT_INTERVAL_MS = 15_000;
+/** A host says this often that it lives, and that what it showed of its sandboxes still holds. */
+export const HEARTBEAT_INTERVAL_MS = REPORT_INTERVAL_MS;
 /** A host that was silent for so long is treated as gone. */
 export const HEARTBEAT_LIMIT_MS = 45_000;
 /** A sandbox token is good for this long. */

@@ -228,6 +228,7 @@ export class SupervisorSession implements SessionIdentity {
         await backend.sandboxEnded(this, message.value.reason, message.value.isolation);
         return;
       case "readiness":
+        backend.readiness(this, message.value);
         return;
       case undefined:
         // A message of a newer host: additive, so it may be ignored.

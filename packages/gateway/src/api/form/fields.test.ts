@@ -1,7 +1,7 @@
 import { type DescField, type DescMessage, ScalarType } from "@bufbuild/protobuf";
 import { reflect } from "@bufbuild/protobuf/reflect";
 import { Code } from "@connectrpc/connect";
-import { OpenShell, SandboxPhase, SandboxRestartPolicy } from "@openshell/api";
+import { OpenShell, ProviderReadinessState, SandboxPhase, SandboxRestartPolicy } from "@openshell/api";
 import { emptyAnswers, type FieldPath, fieldPaths, gapsOf, requestGaps } from "@openshell/api/compatibility-fields.ts";
 import { ConfigApplyOutcome } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
@@ -31,6 +31,9 @@ const USED: Readonly<Record<string, string>> = {
   ExecSandboxInput: "start stdin resize",
   ExecSandboxWindowResize: "cols rows",
   ListSandboxProvidersRequest: "workspace_scope sandbox page_size page_token",
+  AttachSandboxProviderRequest: "workspace_scope sandbox provider expected_resource_version request_id",
+  DetachSandboxProviderRequest: "workspace_scope sandbox provider expected_resource_version request_id",
+  GetSandboxProviderStatusRequest: "workspace_scope sandbox provider receipt_id",
   CreateProviderRequest: "workspace_scope provider request_id",
   Provider: "metadata type credentials config credential_expiration_times",
   ObjectMeta: "name labels annotations workspace",
@@ -251,6 +254,18 @@ describe("fields of answers", () => {
     const { metadata } = await gateway.phase(SandboxPhase.READY, "x");
     await answer("getSandbox");
     await answer("listSandboxProviders", { pageSize: 1 });
+    await answer("detachSandboxProvider");
+    await answer("attachSandboxProvider");
+    const observed = async () =>
+      (await client.getSandboxProviderStatus({ ...scope, sandbox: "x", provider: "p" })).status;
+    await gateway.until(async () => (await observed())?.state === ProviderReadinessState.READY, "the provider");
+    await answer("getSandboxProviderStatus");
+    gateway.host!.quiet = true;
+    const replaced = await client.detachSandboxProvider({ ...scope, sandbox: "x", provider: "p" });
+    await answer("attachSandboxProvider");
+    await answer("getSandboxProviderStatus", { receiptId: replaced.receipt!.receiptId });
+    gateway.host!.quiet = false;
+    await answer("updateProvider");
     await answer("updateConfig", {
       policy: { ...spec.policy, networkPolicies: {} },
       annotations: { a: "w" },

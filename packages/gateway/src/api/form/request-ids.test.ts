@@ -27,6 +27,10 @@ const ready = async (gateway: Harness): Promise<unknown> => {
 };
 const withProvider = (gateway: Harness) => gateway.client.createProvider({ ...inWorkspace("default"), provider });
 const sandboxId = ({ sandbox }: { sandbox: { metadata: { id: string } } }) => sandbox.metadata.id;
+const receiptAndSandbox = (message: { sandbox: { metadata: { id: string } }; receipt: { receiptId: string } }) => [
+  message.sandbox.metadata.id,
+  message.receipt.receiptId,
+];
 const providerVersion = ({
   provider: { metadata },
   mutationId,
@@ -56,6 +60,22 @@ const MUTATIONS: Partial<Record<RpcName, Mutation>> = {
   },
   stopSandbox: { prepare: ready, request: { name: "x" }, changed: { name: "y" }, same: sandboxId },
   startSandbox: { prepare: ready, request: { name: "x" }, changed: { name: "y" }, same: sandboxId },
+  attachSandboxProvider: {
+    prepare: async (gateway) => void (await Promise.all([ready(gateway), withProvider(gateway)])),
+    request: { sandbox: "x", provider: "p" },
+    changed: { sandbox: "x", provider: "q" },
+    same: receiptAndSandbox,
+  },
+  detachSandboxProvider: {
+    prepare: async (gateway) => {
+      await withProvider(gateway);
+      await gateway.create({ name: "x", spec: { policy: { version: 1 }, providers: ["p"] } });
+      await gateway.phase(SandboxPhase.READY, "x");
+    },
+    request: { sandbox: "x", provider: "p" },
+    changed: { sandbox: "x", provider: "q" },
+    same: receiptAndSandbox,
+  },
   createProvider: {
     request: { provider },
     changed: { provider: { ...provider, credentials: { A: "1", B: "3" } } },

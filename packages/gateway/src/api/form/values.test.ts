@@ -1,6 +1,7 @@
 import type { DescField } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { SandboxPhase } from "@openshell/api";
+import type { RpcName } from "@openshell/api/compatibility.ts";
 import { fieldPaths, requestGaps } from "@openshell/api/compatibility-fields.ts";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { Harness } from "../testing/harness.ts";
@@ -206,10 +207,10 @@ describe("versions of resources", () => {
     const conditional = built.filter((rpc) =>
       methodOf(rpc).input.fields.some(({ name }) => name === "expected_resource_version"),
     );
-    expect(conditional).toEqual(["updateConfig"]);
+    expect(conditional).toEqual(["attachSandboxProvider", "detachSandboxProvider", "updateConfig"]);
   });
 
-  const stale = async (rpc: "updateConfig" | "updateProvider", request: object, current: bigint) => {
+  const stale = async (rpc: RpcName, request: object, current: bigint) => {
     const { code, reason, metadata, message, domain } = await refusal(gateway, rpc, sampleOf(rpc, { ...request }));
     expect([Code[code], reason, domain]).toEqual(["Aborted", "RESOURCE_VERSION_CONFLICT", "openshell.nvidia.com"]);
     expect(metadata).toEqual({ recovery: "REFRESH_STATE", current_resource_version: current.toString() });
@@ -219,7 +220,8 @@ describe("versions of resources", () => {
   it("that are not the current one are ABORTED, with the current one and what to do", async () => {
     const { resourceVersion } = (await gateway.get("x")).metadata!;
     for (const wrong of [resourceVersion + 1n, 18_446_744_073_709_551_615n])
-      await stale("updateConfig", { expectedResourceVersion: wrong }, resourceVersion);
+      for (const rpc of ["updateConfig", "attachSandboxProvider", "detachSandboxProvider"] as const)
+        await stale(rpc, { expectedResourceVersion: wrong }, resourceVersion);
     const provider = (version: bigint, id = "") => ({
       provider: { metadata: { name: "p", resourceVersion: version, id }, credentials: { TOKEN: "new" } },
     });

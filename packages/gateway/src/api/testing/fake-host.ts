@@ -9,9 +9,12 @@ import {
   type HostDownlink,
   type HostUplinkSchema,
   type MainProcess,
+  type ProviderEnvironment,
+  type ReadinessObservationSchema,
   type RelayDownlink,
   type RelayKind,
   type RelayUplinkSchema,
+  type SandboxConfig,
   type SessionAccepted,
   type SupervisorDownlink,
   SupervisorGateway,
@@ -58,6 +61,8 @@ export class FakeHost {
   bootstrapOutcome: ConfigApplyOutcome = ConfigApplyOutcome.APPLIED;
   /** So many first starts end between the restrictions and the main process, as when a host is killed there. */
   interruptedStarts = 0;
+  /** Shows no evidence of readiness. */
+  quiet = false;
   onAttach: (attach: AttachSandbox) => boolean = () => true;
 
   constructor(transport: Transport, hostId: string, secret: string, workloads: Map<string, FakeWorkload>) {
@@ -113,6 +118,8 @@ export class FakeSupervisor {
   mainProcess: MainProcess | undefined;
   rejected = "";
   readonly #host: FakeHost;
+  #active: { config: SandboxConfig; environment: ProviderEnvironment } | undefined;
+  #sequence = 0n;
   readonly #up = new BoundedQueue<MessageInitShape<typeof SupervisorUplinkSchema>>(100);
   readonly #abort = new AbortController();
 
@@ -231,6 +238,8 @@ export class FakeSupervisor {
       this.workload.running = true;
     }
     this.send({ case: "ready", value: { workloadIdentity: "1000:1000" } });
+    this.#active = { config: accepted.sandboxConfig!, environment: accepted.providerEnvironment! };
+    this.observe();
     if (this.workload.exitCode !== undefined) this.exit(this.workload.exitCode);
   }
 
@@ -253,6 +262,33 @@ export class FakeSupervisor {
         component:
           component.case === "sandboxConfig" ? ConfigComponent.SANDBOX_CONFIG : ConfigComponent.PROVIDER_ENVIRONMENT,
         result: { outcome, appliedRevision: good ? revision : "" },
+      },
+    });
+    if (!good || this.#active === undefined) return;
+    if (component.case === "sandboxConfig") this.#active.config = component.value;
+    if (component.case === "providerEnvironment") this.#active.environment = component.value;
+    this.observe();
+  }
+
+  /** Shows what is in force, unless the host is told to keep quiet. */
+  observe(changes: MessageInitShape<typeof ReadinessObservationSchema> = {}): void {
+    if (this.#active === undefined || this.#host.quiet) return;
+    const { config, environment } = this.#active;
+    this.#sequence += 1n;
+    this.send({
+      case: "readiness",
+      value: {
+        sessionId: this.accepted!.sessionId,
+        sequence: this.#sequence,
+        attachmentEpoch: environment.attachmentEpoch,
+        providerRevision: environment.providerRevision,
+        configRevision: config.configRevision,
+        policyHash: config.policyHash,
+        credentialsInstalled: true,
+        policyActive: true,
+        launchEnvironmentInstalled: true,
+        processInstanceId: this.instanceId,
+        ...changes,
       },
     });
   }
