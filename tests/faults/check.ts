@@ -8,7 +8,7 @@ import { filesWithSecrets } from "../support/secrets.ts";
 import type { ModelSandbox } from "./model.ts";
 import { expectRequests } from "./operations.ts";
 import { secretOf } from "./sites.ts";
-import { type Api, arguments_, CONVERGENCE_MS, describe, SCOPE, type World } from "./world.ts";
+import { type Api, arguments_, CONVERGENCE_MS, describe, list, SCOPE, type World } from "./world.ts";
 
 /** What must hold when all faults are over: the gateway says what the model says, sandboxes do so, and nothing else is there. */
 
@@ -52,11 +52,11 @@ async function expectSandbox(world: World, api: Api, sandbox: ModelSandbox): Pro
   expectExecutions(sandbox, ran);
   if (activeVersion === sandbox.revisions && revision.status === PolicyStatus.LOADED) return;
   // The acknowledgement of the last one may just be on its way.
-  const end = performance.now() + CONVERGENCE_MS;
+  const startedAt = performance.now();
   for (;;) {
     const now = await api.getSandboxPolicyStatus({ workspaceScope: SCOPE, sandbox: name });
     if (now.activeVersion === sandbox.revisions && now.revision?.status === PolicyStatus.LOADED) return;
-    if (performance.now() > end) {
+    if (world.late(startedAt, CONVERGENCE_MS)) {
       const status = PolicyStatus[now.revision?.status ?? 0];
       throw new Error(`policy of ${name}: ${status}, active ${now.activeVersion}, stored ${sandbox.revisions}`);
     }
@@ -127,6 +127,8 @@ function leftovers(world: World, fresh: Readonly<Record<Part, number>>): readonl
   for (const pid of world.user.processes()) {
     if (pid !== gateway && !hosts.has(pid)) left.push(`process ${pid} ${arguments_(pid).join(" ")}`);
   }
+  // A host that may hold a single sandbox is of no use after it.
+  if (world.schedule.placement === "sandbox" && hosts.size > 0) left.push(`hosts: ${[...hosts].join(", ")}`);
   for (const folder of [join(world.state, "sandboxes"), join(world.runtime, "s")])
     for (const name of list(folder)) left.push(`file ${join(folder, name)}`);
   const home = world.user.home.folder;
@@ -145,14 +147,6 @@ function leftovers(world: World, fresh: Readonly<Record<Part, number>>): readonl
       left.push(`descriptors: the ${part} has ${now[part]}, a fresh one ${fresh[part]}`);
   }
   return left;
-}
-
-function list(folder: string): readonly string[] {
-  try {
-    return readdirSync(folder);
-  } catch {
-    return [];
-  }
 }
 
 function cgroups(folder: string, depth: number): readonly string[] {

@@ -195,7 +195,7 @@ const REQUEST_ATTEMPT_MS = 60;
  */
 export async function expectRequests(world: World, api: Api, sandbox: ModelSandbox, prefix: string): Promise<string> {
   const { name, client } = sandbox;
-  const end = performance.now() + CONVERGENCE_MS;
+  const startedAt = performance.now();
   for (;;) {
     const denied = hostOfVariant((sandbox.policy + 1) % POLICY_VARIANTS);
     const serials = [ownProvider(client), SHARED_PROVIDER].map((one) => `${one} ${world.model.serials.get(one)}`);
@@ -221,7 +221,8 @@ exit ${EXIT}`;
       problem = (error as Error).message;
     }
     if (sandbox.broken !== undefined) return "";
-    if (performance.now() > end) throw new Error(`requests of ${name} (policy ${sandbox.policy}): ${problem}`);
+    if (world.late(startedAt, CONVERGENCE_MS))
+      throw new Error(`requests of ${name} (policy ${sandbox.policy}): ${problem}`);
     world.note(`requests of ${name}: ${problem}`);
     await new Promise((resolve) => setTimeout(resolve, REQUEST_ATTEMPT_MS));
   }

@@ -22,11 +22,13 @@ export async function runSeed(options: RunOptions): Promise<string | undefined> 
   const schedule = planRun(options.seed, mode);
   let world: World | undefined;
   let problem: unknown;
+  let words: readonly string[] = [];
   try {
     world = await World.start({ ...options, schedule });
     await drive(world);
   } catch (error) {
     problem = error;
+    words = world?.lastWords() ?? [];
   }
   try {
     await world?.[Symbol.asyncDispose]();
@@ -43,6 +45,7 @@ export async function runSeed(options: RunOptions): Promise<string | undefined> 
     `  again: npm run test:faults -- --mode ${mode} --from ${options.seed} --seeds 1`,
     `  plan (${schedule.placement}): ${plan.join("; ")}`,
     ...(world?.trace ?? []).map((line) => `  ${line}`),
+    ...words.map((line) => `  ${line}`),
   ].join("\n");
 }
 
@@ -91,6 +94,7 @@ async function arm(world: World, planned: PlannedStrike, target: string): Promis
     if (planned.delayMs > 0) await sleep(planned.delayMs);
     const met = [...world.steps.values()];
     const struck = await armed.strike();
+    world.disturb();
     world.note(
       `${planned.fault}${struck ? "" : " met nothing"}: ${met.map((one) => `${one.operation} ${one.step}`).join(", ")}`,
     );
@@ -101,6 +105,7 @@ async function arm(world: World, planned: PlannedStrike, target: string): Promis
     if (armed.heal === undefined) return;
     await sleep(planned.holdMs);
     await armed.heal();
+    world.disturb();
     world.note(`${planned.fault} is over`);
   };
 }

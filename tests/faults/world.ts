@@ -19,14 +19,17 @@ import { HOST_OF_SHARED, hostOfVariant, secretOf } from "./sites.ts";
 /** One gateway with a home of its own, the clients that use it, and what they were told. */
 
 export const SCOPE = { selection: { case: "workspace", value: "default" } } as const;
-/** An operation that no fault disturbs any more is done within this. Milliseconds. */
-export const CONVERGENCE_MS = 10_000;
+/** Everything is as it must be so long after the last disturbance: a strike, its healing, a start of a gateway. Milliseconds. */
+export const CONVERGENCE_MS = 15_000;
 /** One attempt of a call. Milliseconds. */
 const CALL_MS = 15_000;
 /** Attempts of one operation together: faults of half a second, and starts of a gateway, lie within it. Milliseconds. */
 const OPERATION_MS = 30_000;
 const RETRY_MS = 40;
 const POLL_MS = 15;
+/** pino's level. */
+const WARNING = 40;
+const SHOWN_WORDS = 25;
 const DISK = "size=48m,mode=700";
 
 /** Answers after which a client tries again with the same request id. */
@@ -73,6 +76,7 @@ export class World implements AsyncDisposable {
   #reviving: Promise<void> | undefined;
   #mounted = false;
   revivals = 0;
+  #disturbedAt = 0;
 
   private constructor({ net: internet, schedule, counts, cli, programs }: WorldOptions) {
     this.schedule = schedule;
@@ -127,6 +131,16 @@ export class World implements AsyncDisposable {
     writeFileSync(`${this.user.home.path("clock")}.${part}`, String(offsetMs).padEnd(20), { flag: "r+" });
   }
 
+  /** Something was done to it just now: limits of time count from here. */
+  disturb(): void {
+    this.#disturbedAt = performance.now();
+  }
+
+  /** Whether so much time has gone by since `startedAt`, and since the last disturbance. */
+  late(startedAt: number, limitMs: number): boolean {
+    return performance.now() > Math.max(startedAt, this.#disturbedAt) + limitMs;
+  }
+
   note(text: string): void {
     this.trace.push(`${(performance.now() - this.#startedAt).toFixed(0).padStart(6)} ms  ${text}`);
   }
@@ -149,6 +163,7 @@ export class World implements AsyncDisposable {
       const [first = ""] = stderr.split("\n").filter((line) => line.startsWith("error"));
       this.note(`a command line: exit ${exitCode} ${first}`);
     })().finally(() => {
+      this.disturb();
       this.#reviving = undefined;
     });
     return this.#reviving;
@@ -168,7 +183,7 @@ export class World implements AsyncDisposable {
   /** Repeats a call, as one that has one request id, until the gateway gives an answer that stands. */
   async attempt<T>(what: string, call: (requestId: string, signal: { timeoutMs: number }) => Promise<T>): Promise<T> {
     const requestId = randomUUID();
-    const end = performance.now() + OPERATION_MS;
+    const startedAt = performance.now();
     for (;;) {
       try {
         return await call(requestId, { timeoutMs: CALL_MS });
@@ -176,7 +191,7 @@ export class World implements AsyncDisposable {
         const failure = ConnectError.from(error);
         this.note(`${what}: ${Code[failure.code]} ${reasonOf(failure)}: ${failure.rawMessage}`);
         if (!PASSING.has(failure.code)) throw failure;
-        if (performance.now() > end)
+        if (this.late(startedAt, OPERATION_MS))
           throw new Error(`${what}: not answered within ${OPERATION_MS} ms`, { cause: failure });
       }
       await sleep(RETRY_MS);
@@ -204,11 +219,12 @@ export class World implements AsyncDisposable {
     done: (sandbox: Sandbox | undefined) => boolean,
     limitMs = OPERATION_MS,
   ): Promise<Sandbox | undefined> {
-    const end = performance.now() + limitMs;
+    const startedAt = performance.now();
     for (;;) {
       const sandbox = await this.look(api, name);
       if (done(sandbox)) return sandbox;
-      if (performance.now() > end) throw new Error(`${name} did not become ${wanted}: it is ${describe(sandbox)}`);
+      if (this.late(startedAt, limitMs))
+        throw new Error(`${name} did not become ${wanted}: it is ${describe(sandbox)}`);
       await sleep(POLL_MS);
     }
   }
@@ -253,6 +269,26 @@ export class World implements AsyncDisposable {
       // Being made or removed.
     }
     return undefined;
+  }
+
+  /** What the logs of gateway and hosts warn of, the newest last. */
+  lastWords(): readonly string[] {
+    const folder = join(this.state, "logs");
+    const found: { readonly time: string; readonly text: string }[] = [];
+    for (const name of list(folder)) {
+      for (const line of readFileSync(join(folder, name), "utf8").split("\n")) {
+        const { level, time, msg, err, ...fields } = parse(line);
+        if (typeof level !== "number" || level < WARNING) continue;
+        const error = (err as { stack?: string } | undefined)?.stack ?? "";
+        const rest = JSON.stringify({ sandbox: fields["sandbox_id"], code: fields["code"] });
+        found.push({ time: String(time), text: `${time} ${name}: ${msg} ${rest} ${error}` });
+      }
+      if (name.endsWith("stderr")) found.push({ time: "", text: readFileSync(join(folder, name), "utf8") });
+    }
+    return found
+      .sort((a, b) => (a.time < b.time ? -1 : 1))
+      .slice(-SHOWN_WORDS)
+      .map(({ text }) => text);
   }
 
   /** Unmounts and removes everything; the gateway must have stopped. */
@@ -333,6 +369,22 @@ export function arguments_(pid: number): readonly string[] {
     return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
   } catch {
     return [];
+  }
+}
+
+export function list(folder: string): readonly string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return [];
+  }
+}
+
+function parse(line: string): Readonly<Record<string, unknown>> {
+  try {
+    return JSON.parse(line) as Record<string, unknown>;
+  } catch {
+    return {};
   }
 }
 
