@@ -23,6 +23,7 @@ const IN_USE = 4;
 /** It makes a handful of system calls. Milliseconds. */
 const PROGRAM_LIMIT_MS = 10_000;
 const KIB = 1_024;
+const MIB = 2 ** 20;
 const GIB = 2 ** 30;
 
 export function quotaProgram(initPath: string): QuotaProgram {
@@ -104,7 +105,8 @@ export async function releaseQuota(project: number | undefined, quota: DiskQuota
 /** A reader may ask for prevention: that is a layer of its own. */
 export function diskLayers({ how, why }: DiskLimit, limitBytes: number): readonly IsolationLayer[] {
   if (how === "none") return [];
-  const limit = `${Number((limitBytes / GIB).toFixed(1))} GiB`;
+  const limit =
+    limitBytes < GIB ? `${Math.ceil(limitBytes / MIB)} MiB` : `${Number((limitBytes / GIB).toFixed(1))} GiB`;
   if (how === "watched") {
     const because = why === undefined ? "" : ` (no project quota: ${why})`;
     const detail = `watched: a sandbox whose files take more than ${limit} is stopped${because}`;
