@@ -63,7 +63,13 @@ describe("resolveIdentity as a user", () => {
   });
   it("accepts its own id in the policy and refuses another", () => {
     expect(resolveIdentity({ runAsUser: "1234", runAsGroup: "100" }, USER, undefined).plan.uid).toBe(1234);
-    expect(() => resolveIdentity({ runAsUser: "1000", runAsGroup: "" }, USER, undefined)).toThrow(/not available/);
+    expect(() => resolveIdentity({ runAsUser: "1000", runAsGroup: "" }, USER, undefined)).toThrow(
+      expect.objectContaining({
+        code: "identity_refused",
+        message: expect.stringMatching(/run_as_user 1000 is not available.* own id 1234; subordinate ids .* not used/),
+        next: expect.stringContaining("'sandbox' or 1234, or run the gateway as root"),
+      }),
+    );
     expect(() => resolveIdentity({ runAsUser: "", runAsGroup: "5" }, USER, undefined)).toThrow(/run_as_group/);
   });
   it("never makes the agent root", () => {

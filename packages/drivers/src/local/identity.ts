@@ -137,9 +137,9 @@ function singleIdentity(
     if (wanted !== undefined && wanted !== own) {
       throw new DriverError(
         "identity_refused",
-        `process.${field} ${wanted} is not available: this gateway has the one id ${own}`,
+        `process.${field} ${wanted} is not available: this gateway does not run as root and gives every agent its own id ${own}; subordinate ids (/etc/subuid, /etc/subgid) are not used`,
         {
-          next: `Leave process.${field} out, set it to 'sandbox', or run the gateway as root`,
+          next: `Leave process.${field} out, set it to 'sandbox' or ${own}, or run the gateway as root`,
         },
       );
     }
