@@ -50,6 +50,7 @@ beforeAll(async () => {
   const mutation = (answer: (message: Json) => Json) => (message: Json) =>
     accepting ? { message: answer(message) } : refusal;
   const read = (answer: Json) => ({ message: answer });
+  const receipt = { receiptId: "r", provider: "p", desired: { sandbox: "dev" } };
   const answers = {
     Health: read({ version: "0.1.0", status: "SERVICE_STATUS_HEALTHY" }),
     GetCurrentUser: read({ subject: "me" }),
@@ -72,6 +73,10 @@ beforeAll(async () => {
     CreateProvider: mutation(({ provider }) => ({ provider })),
     UpdateProvider: mutation(({ provider }) => ({ provider })),
     DeleteProvider: mutation(() => ({ outcome: "DELETION_OUTCOME_ALREADY_ABSENT" })),
+    ListSandboxProviders: read({ providers: [{ metadata: { name: "p" }, type: "generic" }] }),
+    AttachSandboxProvider: mutation(() => ({ attached: true, receipt })),
+    DetachSandboxProvider: mutation(() => ({ detached: true, receipt })),
+    GetSandboxProviderStatus: read({ status: { receipt, state: "PROVIDER_READINESS_STATE_READY" } }),
     UpdateConfig: mutation(() => ({ version: 2, policyHash: "abc" })),
   };
   for (const [method, answer] of Object.entries(answers)) gateway.answers.set(method, answer);

@@ -1,7 +1,7 @@
 import { homeFolder } from "@openshell/base/home.ts";
 import { type Args, type CommandSpec, parseCommandLine } from "./args.ts";
 import { VERSION } from "./build-info.ts";
-import { type CommandEntry, findCommand, type Group } from "./commands/index.ts";
+import { type CommandEntry, findCommand, type Group, subgroup } from "./commands/index.ts";
 import { Context, type Surroundings } from "./context.ts";
 import { EXIT, errorLines, quote, toCliError, usageError } from "./errors.ts";
 import { styleFor } from "./output/style.ts";
@@ -86,31 +86,34 @@ async function route(argv: readonly string[], surroundings: Surroundings): Promi
   const found = findCommand(word);
   if (found === undefined) throw await unknownCommand(word);
   if (!("commands" in found)) return runCommand(found, first.rest, surroundings);
-  return routeGroup(found, word, argv, surroundings);
+  return routeGroup(found, 1, argv, surroundings);
 }
 
+/** `depth`: words of the line that name the group. */
 async function routeGroup(
   group: Group,
-  word: string,
+  depth: number,
   argv: readonly string[],
   surroundings: Surroundings,
 ): Promise<number> {
-  const { words, rest } = splitWords(argv, 2);
-  const second = words[1];
-  if (second === undefined) {
+  const { words, rest } = splitWords(argv, depth + 1);
+  const next = words[depth];
+  if (next === undefined) {
     if (rest.some((item) => item === "-V" || item === "--version")) return printVersion(surroundings);
     refuseUnknown(rest, `See openshell ${group.name} --help`);
     const { groupHelp } = await import("./help.ts");
     await writeAll(surroundings.stdout, groupHelp(group, helpStyle(surroundings)));
     return EXIT.ok;
   }
-  const entry = group.commands.find((item) => item.name === second);
+  const entry = group.commands.find((item) => item.name === next);
   if (entry === undefined) {
-    if (NOT_BUILT[group.name]?.includes(second)) throw notBuilt(`${group.name} ${second}`);
+    const nested = subgroup(group, next);
+    if (nested !== undefined) return routeGroup(nested, depth + 1, argv, surroundings);
+    if (NOT_BUILT[group.name]?.includes(next)) throw notBuilt(`${group.name} ${next}`);
     const { meantInGroup } = await import("./suggest.ts");
-    const meant = meantInGroup(group, second);
-    const next = meant === undefined ? `See openshell ${group.name} --help` : `Did you mean openshell ${meant}?`;
-    throw usageError(`openshell ${word} has no command ${quote(second)}`, next);
+    const meant = meantInGroup(group, next);
+    const help = meant === undefined ? `See openshell ${group.name} --help` : `Did you mean openshell ${meant}?`;
+    throw usageError(`openshell ${words.slice(0, depth).join(" ")} has no command ${quote(next)}`, help);
   }
   return runCommand(entry, rest, surroundings);
 }
@@ -135,7 +138,7 @@ async function printVersion(surroundings: Surroundings): Promise<number> {
 /** Commands of the official command line that this one does not have yet, by group: whoever types one has not mistyped. */
 const NOT_BUILT: Readonly<Record<string, readonly string[]>> = {
   "": ["doctor", "forward", "profile", "rule", "service", "settings", "ssh-proxy", "term", "whoami", "workspace"],
-  sandbox: ["download", "provider", "resume", "ssh-config", "suspend", "template", "upload"],
+  sandbox: ["download", "resume", "ssh-config", "suspend", "template", "upload"],
   policy: ["delete"],
   provider: ["list-profiles", "profile", "refresh"],
   gateway: ["add", "info", "list", "login", "logout", "remove", "select", "upgrade-check"],

@@ -6,6 +6,7 @@ import * as statusCommand from "./status.ts";
 
 /** One command: what help says of it in one line, and where its code is. */
 export interface CommandEntry {
+  /** A group's command may have two words: those with the same first word make a group of their own. */
   readonly name: string;
   readonly summary: string;
   readonly hidden?: boolean;
@@ -51,6 +52,26 @@ const groups: readonly Group[] = [
       { name: "stop", summary: "stop a sandbox and keep its files", load: () => import("./sandbox-stop.ts") },
       { name: "start", summary: "start a stopped sandbox again", load: () => import("./sandbox-start.ts") },
       { name: "delete", summary: "remove sandboxes", load: () => import("./sandbox-delete.ts") },
+      {
+        name: "provider list",
+        summary: "list the providers of a sandbox",
+        load: () => import("./sandbox-provider-list.ts"),
+      },
+      {
+        name: "provider attach",
+        summary: "give a sandbox a provider while it exists",
+        load: () => import("./sandbox-provider-attach.ts"),
+      },
+      {
+        name: "provider detach",
+        summary: "take a provider from a sandbox",
+        load: () => import("./sandbox-provider-detach.ts"),
+      },
+      {
+        name: "provider status",
+        summary: "say how far a provider is in force",
+        load: () => import("./sandbox-provider-status.ts"),
+      },
     ],
   },
   {
@@ -98,6 +119,15 @@ export function findCommand(word: string): CommandEntry | Group | undefined {
     single.find((item) => item.name === word || item.alias === word) ??
     groups.find((item) => item.name === word || item.alias === word)
   );
+}
+
+/** The commands of a group whose names begin with this word, as a group without it. */
+export function subgroup(group: Group, word: string): Group | undefined {
+  const commands = group.commands.flatMap((entry) =>
+    entry.name.startsWith(`${word} `) ? [{ ...entry, name: entry.name.slice(word.length + 1) }] : [],
+  );
+  const summary = `commands of openshell ${group.name} ${word}`;
+  return commands.length === 0 ? undefined : { name: `${group.name} ${word}`, summary, commands };
 }
 
 export function allNames(): readonly string[] {

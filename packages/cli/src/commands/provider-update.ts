@@ -3,6 +3,14 @@ import { type Context, pairs } from "../context.ts";
 import { EXIT, quote, usageError } from "../errors.ts";
 import { CREDENTIAL_FLAGS, configOf, credentialsOf } from "../model/credentials.ts";
 import { providerObject } from "../model/provider.ts";
+import {
+  PROVIDER_WAIT_ABOUT,
+  PROVIDER_WAIT_FLAGS,
+  providerWaitSeconds,
+  showTargets,
+  targetOf,
+} from "../model/provider-status.ts";
+import { text } from "../model/sandbox.ts";
 import { cell } from "../output/terminal.ts";
 
 export const spec: CommandSpec = {
@@ -17,15 +25,21 @@ export const spec: CommandSpec = {
       many: true,
       help: "when a credential stops being valid: RFC 3339, or milliseconds since 1970; 0 for never",
     },
+    ...PROVIDER_WAIT_FLAGS,
   ],
   about: [
     "Keys that are given replace stored ones; an empty value removes a key. Running sandboxes use the new values at once.",
+    PROVIDER_WAIT_ABOUT,
   ],
-  examples: ["openshell provider update model --credential MODEL_API_KEY"],
+  examples: [
+    "openshell provider update model --credential MODEL_API_KEY",
+    "openshell provider update model --credential MODEL_API_KEY --wait",
+  ],
 };
 
 export async function run(context: Context, args: Args): Promise<number> {
   const name = requirePositional(args, 0, "the name of the provider", spec);
+  const seconds = providerWaitSeconds(context);
   const credentials = await credentialsOf(context);
   const config = configOf(context);
   const expiries = pairs(args.values("credential-expires-at"), "credential-expires-at");
@@ -46,10 +60,12 @@ export async function run(context: Context, args: Args): Promise<number> {
     clearCredentialExpirationKeys: clear,
   });
   const updated = providerObject(answer["provider"]);
-  const receipts = Array.isArray(answer["targetReceipts"]) ? answer["targetReceipts"].length : 0;
-  const reach = receipts === 0 ? "" : `; ${receipts} ${receipts === 1 ? "sandbox takes" : "sandboxes take"} it up`;
+  const receipts: readonly unknown[] = Array.isArray(answer["targetReceipts"]) ? answer["targetReceipts"] : [];
+  const count = receipts.length;
+  const reach = count === 0 ? "" : `; ${count} ${count === 1 ? "sandbox takes" : "sandboxes take"} it up`;
   await context.success(`Updated provider ${cell(updated.name)}${reach}.`);
-  return EXIT.ok;
+  if (!args.has("wait")) return EXIT.ok;
+  return showTargets(context, receipts.map(targetOf), seconds, text(answer["mutationId"]));
 }
 
 const RFC_3339 = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)$/;

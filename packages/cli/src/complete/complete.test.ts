@@ -22,7 +22,8 @@ test("every command and every option is known, from the declarations that parsin
   for (const item of everything()) {
     expect(await complete(item.name)).toContain(item.name);
     const entries = "commands" in item ? item.commands : [item];
-    if ("commands" in item) expect(await complete(item.name, "")).toEqual(entries.map(({ name }) => name));
+    if ("commands" in item)
+      expect(await complete(item.name, "")).toEqual([...new Set(entries.map(({ name }) => name.split(" ")[0]))]);
     for (const entry of entries) {
       const { spec } = await entry.load();
       const options = spec.flags.filter(({ hidden }) => hidden !== true).map(({ long }) => `--${long}`);

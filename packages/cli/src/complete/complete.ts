@@ -1,5 +1,5 @@
 import { type CommandSpec, type Flag, GLOBAL_FLAGS, type NameKind } from "../args.ts";
-import { type CommandEntry, everything, findCommand, type Group } from "../commands/index.ts";
+import { type CommandEntry, everything, findCommand, type Group, subgroup } from "../commands/index.ts";
 import type { Surroundings } from "../context.ts";
 import { writeAll } from "../output/terminal.ts";
 import { liveNames } from "./names.ts";
@@ -95,6 +95,11 @@ function commandOf(words: readonly string[]): {
       continue;
     }
     const found = group === undefined ? findCommand(word) : group.commands.find(({ name }) => name === word);
+    const nested = found === undefined && group !== undefined ? subgroup(group, word) : undefined;
+    if (nested !== undefined) {
+      group = nested;
+      continue;
+    }
     if (found === undefined)
       return { rest: [...rest, ...words.slice(index)], ...(group === undefined ? {} : { group }) };
     if ("commands" in found) group = found;
@@ -156,9 +161,7 @@ async function candidates(current: string, typed: Typed, place: Place): Promise<
   if (spec === undefined) {
     if (typed.positionals.length > 0) return [];
     const entries = group === undefined ? everything() : group.commands;
-    return entries
-      .filter((entry) => !("hidden" in entry && entry.hidden === true))
-      .map(({ name, summary }) => ({ word: name, about: summary }));
+    return firstWords(entries.filter((entry) => !("hidden" in entry && entry.hidden === true)));
   }
   const wanted = spec.positionals ?? [];
   const position = wanted[typed.positionals.length] ?? (wanted.at(-1)?.many === true ? wanted.at(-1) : undefined);
@@ -167,6 +170,16 @@ async function candidates(current: string, typed: Typed, place: Place): Promise<
   if (position.names === undefined) return "files";
   const names = await named(position.names, typed, place);
   return names.filter(({ word }) => !typed.positionals.includes(word));
+}
+
+/** Commands by their first word; several that share it are one candidate. */
+function firstWords(entries: readonly { readonly name: string; readonly summary: string }[]): readonly Candidate[] {
+  const found = new Map<string, Candidate>();
+  for (const { name, summary } of entries) {
+    const [word, ...more] = name.split(" ");
+    if (!found.has(word!)) found.set(word!, more.length === 0 ? { word: word!, about: summary } : { word: word! });
+  }
+  return [...found.values()];
 }
 
 function candidate(word: string, about: string | undefined): Candidate {

@@ -83,6 +83,7 @@ export const BY_PLACEHOLDER: Readonly<Record<string, Kind>> = {
   QUANTITY: { right: "2" },
   LAYERS: { right: "confined" },
   PATH: { right: "/bin/true" },
+  ID: { right: "11111111-1111-4111-8111-111111111111" },
   N: { right: "1", strict: true, wrong: COUNTS },
   "[N]": { right: "1", strict: true, wrong: ["0", ...COUNTS] },
   SECONDS: { right: "1", strict: true, wrong: COUNTS },
@@ -178,7 +179,7 @@ export function lineOf(spec: CommandSpec, given: readonly string[], flag?: Flag,
 }
 
 function defaultWords(spec: CommandSpec): readonly string[] {
-  return (spec.positionals ?? []).slice(0, 1).map(() => "dev");
+  return (spec.positionals ?? []).filter(({ required }, index) => index === 0 || required === true).map(() => "dev");
 }
 
 /** Values for an option, by what is wrong with them. `refused`: whatever takes them takes too much. */
