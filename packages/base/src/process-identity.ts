@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import { unlessAbsent } from "./absent.ts";
 
 /**
  * A process, told apart from every other one before or after it: pids are used again, so the start time belongs to the
@@ -29,12 +30,8 @@ export function isAlive(identity: ProcessIdentity): boolean {
 }
 
 function startTimeOf(pid: number): string | undefined {
-  let stat: string;
-  try {
-    stat = readFileSync(`/proc/${pid}/stat`, "latin1");
-  } catch {
-    return undefined;
-  }
+  const stat = unlessAbsent(() => readFileSync(`/proc/${pid}/stat`, "latin1"));
+  if (stat === undefined) return undefined;
   // The second field is the name in brackets and may hold anything; the rest follows its last bracket.
   const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
   const state = fields[0];

@@ -38,6 +38,12 @@ describe("trustFiles", () => {
     expect(systemRoots((path) => (path === "/etc/ssl/cert.pem" ? "X" : undefined))).toBe("X");
     expect(systemRoots(() => undefined)).toBe("");
   });
+  it("gave a sandbox no roots at all when the gateway had no descriptors", () => {
+    const full = () => {
+      throw Object.assign(new Error("EMFILE: too many open files"), { code: "EMFILE" });
+    };
+    expect(() => systemRoots(full)).toThrow("EMFILE");
+  });
 });
 
 describe("writeTrustFiles", () => {

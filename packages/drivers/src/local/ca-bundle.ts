@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { chmod, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { unlessAbsent } from "@openshell/base/absent.ts";
 import { DriverError } from "../driver.ts";
 
 /** Where distributions keep the roots that the machine trusts; the first that exists is used. */
@@ -47,12 +48,9 @@ export function systemRoots(read: (path: string) => string | undefined = readTex
   return "";
 }
 
+/** A sandbox whose clients trust nobody is no answer to a bundle that cannot be read now. */
 function readText(path: string): string | undefined {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return undefined;
-  }
+  return unlessAbsent(() => readFileSync(path, "utf8"));
 }
 
 /** What a sandbox's clients are given. */

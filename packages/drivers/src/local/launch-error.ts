@@ -1,4 +1,4 @@
-import { describeError, escapeUntrusted, RuntimeError } from "@openshell/base";
+import { describeError, escapeUntrusted, RuntimeError, systemCode } from "@openshell/base";
 import { DriverError, type SandboxIntent } from "../driver.ts";
 import { fileSystemOf } from "./host-files.ts";
 import { isWithin } from "./root-view.ts";
@@ -6,6 +6,11 @@ import { isWithin } from "./root-view.ts";
 /** EAGAIN, ENOMEM, EBUSY, ENFILE, EMFILE, ENOSPC: the machine is short of something now. */
 const PASSING_ERRNOS: ReadonlySet<unknown> = new Set([11, 12, 16, 23, 24, 28]);
 const PASSING_CODES: ReadonlySet<unknown> = new Set(["EAGAIN", "ENOMEM", "EBUSY", "ENFILE", "EMFILE", "ENOSPC"]);
+
+/** Whether the system said that something is short now. */
+export function isPassing(error: unknown): boolean {
+  return PASSING_CODES.has(systemCode(error));
+}
 
 /** What the launcher's error carries as its cause (packages/boundary/src/local/launch.ts), or a system error. */
 interface Cause {

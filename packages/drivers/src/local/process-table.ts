@@ -1,11 +1,15 @@
 import { readdirSync, readFileSync } from "node:fs";
+import { unlessAbsent } from "@openshell/base/absent.ts";
 import type { ProcessRecord } from "../driver.ts";
 
 /** What the driver asks about processes; tests answer from memory. */
 export interface ProcessTable {
   /** This boot of the machine. */
   readonly bootId: string;
-  /** Start time of a living process (field 22 of /proc/PID/stat); undefined when it is gone or only waits to be reaped. */
+  /**
+   * Start time of a living process (field 22 of /proc/PID/stat); undefined when it is gone or only waits to be reaped.
+   * Throws when that cannot be seen, for want of descriptors say: the process may well live.
+   */
   startTime(pid: number): bigint | undefined;
   /** Processes that carry this title (argv[0]): a sandbox's launcher, init, and what init forked and not yet replaced. */
   withTitle(title: string): readonly number[];
@@ -58,9 +62,5 @@ function carriesTitle(pid: string, title: string): boolean {
 }
 
 function readText(path: string): string | undefined {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return undefined;
-  }
+  return unlessAbsent(() => readFileSync(path, "utf8"));
 }

@@ -5,6 +5,7 @@ import { escapeUntrusted, systemCode } from "@openshell/base";
 import { z } from "zod";
 import { DriverError, type SandboxIntent, type StartedSandbox } from "../driver.ts";
 import { mounts } from "./host-files.ts";
+import { isPassing } from "./launch-error.ts";
 import { isWithin } from "./root-view.ts";
 
 /** Written before anything is started, so that whatever a crash leaves behind can be found and undone. */
@@ -196,7 +197,10 @@ export class SandboxFolders {
       text = await readFile(path, "utf8");
     } catch (error) {
       if (systemCode(error) === "ENOENT") return undefined;
-      throw new DriverError("state_unreadable", `${path} cannot be read`, { cause: error });
+      throw new DriverError("state_unreadable", `${path} cannot be read (${systemCode(error)})`, {
+        cause: error,
+        retryable: isPassing(error),
+      });
     }
     try {
       return schema.parse(JSON.parse(text));

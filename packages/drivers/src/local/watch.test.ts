@@ -7,7 +7,9 @@ import { InitWatch } from "./watch.ts";
 class Table implements ProcessTable {
   readonly bootId = "boot";
   readonly living = new Map<number, bigint>();
+  blind = false;
   startTime(pid: number): bigint | undefined {
+    if (this.blind) throw Object.assign(new Error("EMFILE"), { code: "EMFILE" });
     return this.living.get(pid);
   }
   withTitle(): readonly number[] {
@@ -95,6 +97,30 @@ describe("InitWatch", () => {
     expect(time.sleepers).toBe(1);
     stop.abort();
     await Promise.all(readers);
+    await watch[Symbol.asyncDispose]();
+  });
+  it("took every sandbox for ended when the gateway had no descriptors to look at /proc", async () => {
+    const table = new Table();
+    const watch = new InitWatch(table, handClock().clock);
+    const stop = new AbortController();
+    const seen: DriverEvent[] = [];
+    const reader = (async () => {
+      for await (const event of watch.events(stop.signal)) seen.push(event);
+    })();
+    table.living.set(5, 1n);
+    watch.add("a", 1n, record(5, 1n));
+    table.blind = true;
+    watch.check();
+    table.blind = false;
+    watch.check();
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(seen).toEqual([]);
+    table.living.clear();
+    watch.check();
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(seen).toMatchObject([{ kind: "ended", sandboxId: "a" }]);
+    stop.abort();
+    await reader;
     await watch[Symbol.asyncDispose]();
   });
   it("does not report what the driver ended itself", () => {

@@ -67,9 +67,18 @@ export class InitWatch implements AsyncDisposable {
   /** Looks once, now. */
   check(): void {
     for (const watched of [...this.#watched.values()]) {
-      if (isAlive(this.#table, watched.record)) continue;
+      if (this.#mayLive(watched.record)) continue;
       this.#watched.delete(watched.sandboxId);
       this.report({ kind: "ended", ...watched });
+    }
+  }
+
+  /** What cannot be seen now is looked at again. */
+  #mayLive(record: ProcessRecord): boolean {
+    try {
+      return isAlive(this.#table, record);
+    } catch {
+      return true;
     }
   }
 

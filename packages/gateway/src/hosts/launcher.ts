@@ -300,7 +300,14 @@ class Launcher implements HostLauncher {
         this.#timer = undefined;
         return;
       }
-      for (const held of [...this.#hosts.values()]) this.#look(held);
+      for (const held of [...this.#hosts.values()]) {
+        try {
+          this.#look(held);
+        } catch (error) {
+          // Without descriptors nothing can be seen: the next look will do.
+          this.#options.log.warn({ err: error, [LogField.hostId]: held.record.id }, "cannot look at a supervisor host");
+        }
+      }
     }, WATCH_INTERVAL_MS);
     this.#timer.unref();
   }
