@@ -1,5 +1,5 @@
 import { fstatSync } from "node:fs";
-import { RuntimeError } from "@openshell/base";
+import { RuntimeError, systemCode } from "@openshell/base";
 import type { BoundaryState, CaptureMode, CaptureSockets, IsolationLayer } from "../boundary.ts";
 import { boundaryLost, boundaryUntrusted } from "./boundary-error.ts";
 import { ByteWriter } from "./bytes.ts";
@@ -115,10 +115,20 @@ export async function attachLocalBoundary(options: AttachOptions): Promise<Local
   }
 }
 
+/** What connect(2) says of a socket that has no listener. */
+const NOBODY: ReadonlySet<string> = new Set(["ECONNREFUSED", "ENOENT"]);
+
 function connect(addon: Addon, path: string): number {
   try {
     return addon.connect(path);
   } catch (cause) {
+    const code = systemCode(cause);
+    if (code !== undefined && !NOBODY.has(code)) {
+      throw new RuntimeError("boundary_lost", `The sandbox's control socket cannot be reached now (${code})`, {
+        next: "Try again",
+        cause,
+      });
+    }
     throw new RuntimeError("boundary_lost", `Nobody listens on the sandbox's control socket ${path}`, {
       next: "The sandbox has stopped: start it again",
       cause,

@@ -1,4 +1,5 @@
 import { closeSync } from "node:fs";
+import { getSystemErrorName } from "node:util";
 import { RuntimeError } from "@openshell/base";
 import { BoundaryError, boundaryLost } from "./boundary-error.ts";
 import { ByteReader } from "./bytes.ts";
@@ -182,7 +183,7 @@ export class MessageChannel {
     } else if (event === EVENT_WRITABLE) {
       this.#flush();
     } else if (event === EVENT_CLOSED) {
-      this.close(data === 0 ? "closed by the sandbox's init" : `error ${String(data)}`);
+      this.close(data === 0 ? "closed by the sandbox's init" : describeErrno(data));
     }
   }
 
@@ -246,4 +247,9 @@ export class MessageChannel {
     clearTimeout(pending.timer);
     pending.settle(message);
   }
+}
+
+/** Why the connection failed; EMFILE also when descriptors came that found no room. */
+function describeErrno(errno: unknown): string {
+  return typeof errno === "number" && errno < 0 ? getSystemErrorName(errno) : `error ${String(errno)}`;
 }

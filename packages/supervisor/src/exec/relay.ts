@@ -11,6 +11,9 @@ import { BoundedQueue } from "@openshell/base/queue.ts";
 import { encodedMessage } from "@openshell/rpc";
 import { Limits } from "../limits.ts";
 
+/** Whether the command ran, and how it ended, nobody can say any more. */
+const OUTCOME_UNKNOWN: ReadonlySet<string> = new Set(["boundary_lost", "boundary_timeout"]);
+
 /** The host's end of one relay: what it sends up, bounded; and what came down. */
 export class RelayChannel {
   readonly #up = new BoundedQueue<RelayUplink>(Limits.relayQueueFrames);
@@ -43,14 +46,20 @@ export class RelayChannel {
   /** Ends the relay without a result; the caller sees an error, never an invented exit code. */
   async fail(error: unknown): Promise<void> {
     const known = error instanceof RuntimeError;
+    const lost = known && OUTCOME_UNKNOWN.has(error.code);
     await this.#up.push(
       create(RelayUplinkSchema, {
         message: {
           case: "failure",
           value: create(FailureSchema, {
             code: known ? error.code : "internal",
-            message: known ? error.message : "the supervisor failed while running the command",
+            message: lost
+              ? `the outcome of the command is unknown: ${error.message}`
+              : known
+                ? error.message
+                : "the supervisor failed while running the command",
             next: known ? error.next : "See the supervisor's log",
+            retryable: lost,
           }),
         },
       }),

@@ -36,6 +36,9 @@ export interface HostDeps {
   readonly open: (assignment: AttachSandbox) => Promise<SandboxSupervisor>;
 }
 
+/** Attaching again would meet the same. */
+const FINAL_ATTACH_FAILURES: ReadonlySet<string> = new Set(["boundary_untrusted", "incomplete_assignment"]);
+
 /** A reason to end the process; code 0 for an orderly end. */
 export interface HostEnd {
   readonly reason: string;
@@ -248,6 +251,8 @@ export class Host implements AsyncDisposable {
           code: known ? error.code : "attach_failed",
           message: known ? error.message : "attaching to the sandbox failed",
           next: known ? error.next : "See the host's log",
+          // The gateway knows whether there is still something to attach to.
+          retryable: !(known && FINAL_ATTACH_FAILURES.has(error.code)),
         }),
       }),
     });
