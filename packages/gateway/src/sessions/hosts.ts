@@ -225,9 +225,9 @@ export class HostRegistry {
         await clock.sleep(TOKEN_RENEWAL_TICK_MS, { signal, unref: true });
         for (const { sandboxId } of this.assignedTo(hostId)) {
           const current = tokens.assignment(sandboxId);
-          if (current === undefined || current.expiresMs - clock.now() > TOKEN_RENEW_BEFORE_MS) continue;
+          if (current === undefined || current.expiresMs - clock.monotonic() > TOKEN_RENEW_BEFORE_MS) continue;
           const issued = tokens.renew(sandboxId);
-          if (issued !== undefined) this.#send(connection, { case: "token", value: tokenMessage(issued) });
+          if (issued !== undefined) this.#send(connection, { case: "token", value: tokenMessage(issued, clock) });
         }
       }
     } catch (error) {
@@ -238,7 +238,7 @@ export class HostRegistry {
   #sendAttach(connection: BoundedQueue<HostDownlink>, assignment: Assignment): void {
     const { sandboxId, generation, hostId } = assignment;
     const issued = this.#deps.tokens.assign(sandboxId, generation, hostId);
-    this.#send(connection, { case: "attach", value: assignment.attach(tokenMessage(issued)) });
+    this.#send(connection, { case: "attach", value: assignment.attach(tokenMessage(issued, this.#deps.clock)) });
   }
 
   #send(connection: BoundedQueue<HostDownlink>, message: HostDownlink["message"]): void {
@@ -255,9 +255,10 @@ export class HostRegistry {
   }
 }
 
-function tokenMessage({ token, claims }: IssuedToken): SandboxToken {
+function tokenMessage({ token, claims }: IssuedToken, clock: Clock): SandboxToken {
   const { sandboxId, epoch, expiresMs } = claims;
-  return create(SandboxTokenSchema, { sandboxId, token, epoch, expirationTime: toTimestamp(expiresMs) });
+  const expirationTime = toTimestamp(clock.now() + expiresMs - clock.monotonic());
+  return create(SandboxTokenSchema, { sandboxId, token, epoch, expirationTime });
 }
 
 function checkHello(first: HostUplink, host: HostRecord): Failure | undefined {

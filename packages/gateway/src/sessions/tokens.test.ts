@@ -5,10 +5,12 @@ import { TokenTable } from "./tokens.ts";
 
 describe("sandbox tokens", () => {
   let now = 0;
-  const clock: Clock = { now: () => now, monotonic: () => now, sleep: () => new Promise(() => {}) };
+  let jump = 0;
+  const clock: Clock = { now: () => now + jump, monotonic: () => now, sleep: () => new Promise(() => {}) };
   let tokens: TokenTable;
   beforeEach(() => {
     now = 1_000_000;
+    jump = 0;
     tokens = new TokenTable(clock);
   });
 
@@ -16,6 +18,16 @@ describe("sandbox tokens", () => {
     const { token, claims } = tokens.assign("a", 3n, "h");
     expect(tokens.verify(token)).toMatchObject({ sandboxId: "a", generation: 3n, epoch: claims.epoch, hostId: "h" });
     expect(tokens.verify(`${token}x`)).toBeUndefined();
+    now += TOKEN_LIFETIME_MS;
+    expect(tokens.verify(token)).toBeUndefined();
+  });
+
+  it("of a clock that was set forward afterwards locked a host out for as long as it lived", () => {
+    jump = -2 * TOKEN_LIFETIME_MS;
+    const { token } = tokens.assign("a", 1n, "h");
+    jump = 0;
+    expect(tokens.verify(token)).toMatchObject({ sandboxId: "a" });
+    jump = -2 * TOKEN_LIFETIME_MS;
     now += TOKEN_LIFETIME_MS;
     expect(tokens.verify(token)).toBeUndefined();
   });

@@ -9,6 +9,7 @@ export interface TokenClaims {
   /** Grows with each assignment of the sandbox to a host; only the newest is honoured. */
   readonly epoch: bigint;
   readonly hostId: string;
+  /** Monotonic: a wall clock that is set makes no token good for longer, and none useless. */
   readonly expiresMs: number;
 }
 
@@ -55,7 +56,7 @@ export class TokenTable {
   /** The claims of a token that is known, current and not expired. */
   verify(token: string): TokenClaims | undefined {
     const claims = this.#byHash.get(digest(token));
-    if (claims === undefined || claims.expiresMs <= this.#clock.now()) return undefined;
+    if (claims === undefined || claims.expiresMs <= this.#clock.monotonic()) return undefined;
     return this.#current.get(claims.sandboxId)?.epoch === claims.epoch ? claims : undefined;
   }
 
@@ -73,7 +74,7 @@ export class TokenTable {
 
   #issue(sandboxId: string, generation: bigint, epoch: bigint, hostId: string, kept: readonly string[]): IssuedToken {
     const token = randomBytes(32).toString("base64url");
-    const claims = { sandboxId, generation, epoch, hostId, expiresMs: this.#clock.now() + TOKEN_LIFETIME_MS };
+    const claims = { sandboxId, generation, epoch, hostId, expiresMs: this.#clock.monotonic() + TOKEN_LIFETIME_MS };
     const hash = digest(token);
     this.#byHash.set(hash, claims);
     this.#current.set(sandboxId, { epoch, hashes: [...kept, hash] });
