@@ -105,6 +105,20 @@ describe("the life of a sandbox", () => {
     await gateway.until(async () => (await gateway.store.sandboxes.byId(metadata!.id)) === undefined, "deleted");
   });
 
+  it("a host that died while init was started left the new sandbox without any host", async () => {
+    const launched = Promise.withResolvers<void>();
+    gateway.driver.before = async (operation) => {
+      if (operation !== "create") return;
+      gateway.driver.before = () => {};
+      gateway.killHost();
+      launched.resolve();
+    };
+    const creating = gateway.create();
+    await launched.promise;
+    await creating;
+    expect((await gateway.phase(SandboxPhase.READY)).metadata?.name).toBe("box");
+  });
+
   it("re-attaches after the host died, without starting the workload again", async () => {
     const { metadata } = await gateway.create();
     await gateway.phase(SandboxPhase.READY);

@@ -249,8 +249,7 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
     const facts = runtimeFacts(record);
     const launched = facts.launchedGeneration === record.generation;
     // Nothing depends on the host before the attach, and a first host takes longer to start than init.
-    const host = launcher.ensure(record.workspace, record.id);
-    host.catch(() => {});
+    launcher.ensure(record.workspace, record.id).catch(() => {});
     const launch = await this.#deps.launchFacts(record);
     let running: StartedSandbox | undefined;
     if (launched) {
@@ -271,8 +270,10 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
       alwaysDenied: this.#deps.alwaysDenied(),
       logDirectory: this.#deps.logDirectory(record.id),
     };
+    // Asked again: the host of before may have died while init was started, and nobody tells of that a second time.
+    const { id: hostId } = await launcher.ensure(record.workspace, record.id);
     hosts.assign({
-      hostId: (await host).id,
+      hostId,
       sandboxId: record.id,
       generation: record.generation,
       attach: (token) => attachMessage(record, attachFacts, token),

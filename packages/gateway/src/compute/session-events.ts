@@ -45,6 +45,9 @@ import { encodeRuntimeFacts, runtimeFacts } from "./runtime-record.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
 import { publicExitCode, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
 
+/** Ends of a start that say nothing about what was to be started: the supervisor lost its hold on init before the main process ran. */
+const START_CUT_OFF: ReadonlySet<string> = new Set(["start_interrupted", "boundary_lost", "boundary_timeout"]);
+
 export interface SessionEventsDeps {
   readonly store: Store;
   readonly vault: Vault;
@@ -272,7 +275,7 @@ export class SessionEvents implements SessionBackend {
       });
     }
     const again =
-      reason?.code === "start_interrupted" &&
+      START_CUT_OFF.has(reason?.code ?? "") &&
       (await this.#deps.controller().repeatStart(identity.sandboxId, identity.generation));
     if (again) return void this.#deps.sessions.get(identity.sandboxId)?.close();
     const text = failureText(reason);
