@@ -64,7 +64,8 @@ async function expectSandbox(world: World, api: Api, sandbox: ModelSandbox): Pro
   }
 }
 
-const BROKEN = [SandboxPhase.ERROR, SandboxPhase.STOPPED];
+/** One that was struck before its main process ran is started again, and is READY then. */
+const BROKEN = [SandboxPhase.ERROR, SandboxPhase.STOPPED, SandboxPhase.READY];
 
 /** Each command ran once when an exit was reported, and at most once in any case. */
 function expectExecutions(sandbox: ModelSandbox, ran: string): void {

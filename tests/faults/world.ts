@@ -27,8 +27,8 @@ const CALL_MS = 15_000;
 const OPERATION_MS = 30_000;
 const RETRY_MS = 40;
 const POLL_MS = 15;
-/** pino's level. */
-const WARNING = 40;
+/** The gateway writes pino's levels as words, hosts as numbers. */
+const WARNINGS: ReadonlySet<unknown> = new Set(["warn", "error", "fatal", 40, 50, 60]);
 const SHOWN_WORDS = 25;
 const DISK = "size=48m,mode=700";
 
@@ -278,8 +278,8 @@ export class World implements AsyncDisposable {
     for (const name of list(folder)) {
       for (const line of readFileSync(join(folder, name), "utf8").split("\n")) {
         const { level, time, msg, err, ...fields } = parse(line);
-        if (typeof level !== "number" || level < WARNING) continue;
-        const error = (err as { stack?: string } | undefined)?.stack ?? "";
+        if (!WARNINGS.has(level)) continue;
+        const error = typeof err === "string" ? err : ((err as { stack?: string } | undefined)?.stack ?? "");
         const rest = JSON.stringify({ sandbox: fields["sandbox_id"], code: fields["code"] });
         found.push({ time: String(time), text: `${time} ${name}: ${msg} ${rest} ${error}` });
       }
