@@ -74,7 +74,7 @@ attack(
   },
 );
 
-openAttack(
+attack(
   "plant git hooks in a mounted repository that has no hooks folder yet",
   "the owner's next git commands run no code of the agent",
   { root: "no code ran", user: "no code ran" },
@@ -102,9 +102,9 @@ attack(
   },
 );
 
-openAttack(
+attack(
   "redirect a mounted repository to a configuration of the agent's (commondir, worktree configuration)",
-  "git outside does not read the agent's configuration",
+  "the redirection is taken away and the sandbox ended before git outside reads the agent's configuration",
   { root: "no code ran", user: "no code ran" },
   async (lab) => {
     const folder = ownersFolder();
@@ -147,6 +147,56 @@ attack(
       `cd work; for f in ${names.join(" ")}; do echo evil >> $f; echo evil > x; mv -f x $f; rm -f $f; ln -f x $f; chmod 777 $f; done; mv .vscode v; rm -rf .ssh .vscode; true`,
     );
     for (const name of names) expect(readFileSync(join(folder, name), "utf8"), name).toBe("owner\n");
+  },
+);
+
+attack(
+  "start-up files where there were none: editor settings, environment, nested repositories, submodules, package managers",
+  "editor settings of a repository cannot be planted; the owner is told of everything else by name, as HIGH",
+  { root: "refused or named", user: "refused or named" },
+  async ({ create }) => {
+    const folder = ownersFolder({ "lib/a.c": "x\n" });
+    mkdirSync(join(folder, ".git"));
+    await using box = await create({ volumes: [`${folder}:/sandbox/work`] });
+    await box.sh(
+      `cd work; mkdir .vscode; echo '{}' > .vscode/settings.json; rmdir .vscode; mv .vscode x; ln -s /tmp .vscode;
+      echo evil > lib/.envrc; echo evil > .npmrc; ln -s lib/a.c lib/.yarnrc.yml; mkdir -p lib/.git/hooks; echo evil > lib/.git/hooks/pre-commit; echo evil > lib/.git/config; touch -d 2001-01-01 lib/.envrc .npmrc lib/.git/config; true`,
+    );
+    expect(readdirSync(join(folder, ".vscode"))).toEqual([]);
+    const look = async () => (await box.get()).status?.conditions.find(({ type }) => type === "VolumeStartupFiles");
+    // What was found is believed for a moment.
+    await expect
+      .poll(look, { timeout: 10_000 })
+      .toMatchObject({ status: "False", message: expect.stringMatching(/^HIGH: .*pre-commit/) });
+    const found = await look();
+    for (const name of [".npmrc", "lib/.envrc", "lib/.yarnrc.yml", "lib/.git/config", "lib/.git/hooks/pre-commit"]) {
+      expect(found!.message).toContain(`${folder}/${name} (`);
+    }
+    await box.logged(/StartupFilesChanged: HIGH/);
+  },
+);
+
+attack(
+  "guards of a folder's start-up files past other ways to it: git's own folder, a start-up file or a part of the repository as a volume",
+  "such a volume is refused, or the files stay as they were",
+  { root: "refused or unchanged", user: "refused or unchanged" },
+  async ({ gateway, create, net }) => {
+    const folder = ownersFolder({ ".envrc": "owner\n", "lib/.envrc": "owner\n", "lib/tool/.git/config": "[core]\n" });
+    await repository(net, folder);
+    for (const name of [".git", ".git/hooks", ".git/config", ".envrc"]) {
+      const made = await gateway.create({ volumes: [`${folder}/${name}:/sandbox/x`] }).catch((error: Error) => error);
+      expect(made, name).toBeInstanceOf(Error);
+    }
+    mkdirSync(join(folder, "part"));
+    const volumes = [`${folder}:/sandbox/one`, `${folder}/lib:/sandbox/two`, `${folder}/part:/sandbox/part`];
+    await using box = await create({ volumes });
+    await box.sh(
+      `for d in one/lib two; do (cd $d; echo evil >> .envrc; rm -f .envrc; mv .envrc x; echo evil >> tool/.git/config; mkdir -p tool/.git/hooks; echo evil > tool/.git/hooks/pre-commit; mv tool/.git t); done; cd part; git init -q .; rmdir .git; mv .git x; mkdir -p .git; true`,
+    );
+    expect(readFileSync(join(folder, "lib/.envrc"), "utf8")).toBe("owner\n");
+    expect(readFileSync(join(folder, "lib/tool/.git/config"), "utf8")).toBe("[core]\n");
+    expect(readdirSync(join(folder, "lib/tool/.git/hooks"))).toEqual([]);
+    expect(readdirSync(join(folder, "part/.git"))).toEqual([]);
   },
 );
 
@@ -372,12 +422,26 @@ attack(
       "/run",
       "/tmp/../proc",
     ];
-    const refused = [...sources, join(folder, "state"), join(folder, "link")];
+    const { execFileSync } = await import("node:child_process");
+    execFileSync("mkfifo", [join(folder, "pipe")]);
+    mkdirSync(join(folder, "real/sub"), { recursive: true });
+    symlinkSync("real", join(folder, "way"));
+    const server = net.createServer().listen(join(folder, "socket"));
+    const above = [join(home.state, ".."), join(home.config, "openshell"), `${state}/sandboxes`];
+    const odd = ["pipe", "socket", "way", "way/sub", "none", "x".repeat(256)].map((name) => `${folder}/${name}`);
+    const refused = [...sources, ...above, ...odd, join(folder, "state"), join(folder, "link")];
     for (const source of refused) {
       const made = await gateway.create({ volumes: [`${source}:/sandbox/x`] }).catch((error: Error) => error);
       expect(made, source).toBeInstanceOf(Error);
     }
+    server.close();
     for (const target of [
+      `/sandbox/${"é".repeat(128)}`,
+      "/sandbox/a:b",
+      "/sandbox//a",
+      "relative",
+      "/opt/openshell/x",
+      "/var/run/x",
       "/",
       "/etc",
       "/usr",

@@ -32,6 +32,11 @@ export interface ComputeDriver extends AsyncDisposable {
   /** Everything this gateway's driver holds, for reconciling after a restart. */
   list(): Promise<readonly DriverSandbox[]>;
   /**
+   * Start-up files in the sandbox's writable volumes that came or changed since its first start; the sandbox may run or not.
+   * Bounded in time and size. Nothing for a sandbox that has no such volume or does not exist.
+   */
+  plantedFiles(sandboxId: string): Promise<PlantedFiles>;
+  /**
    * Ends of sandboxes as they happen, until `signal` aborts. A sandbox that ended while nobody watched is not repeated:
    * call `list()` after subscribing.
    */
@@ -175,6 +180,16 @@ export interface DeleteResult {
   readonly existed: boolean;
 }
 
+/** What programs of the owner's would run from a volume without being asked. */
+export interface PlantedFiles {
+  /** On the host; names are the agent's choice. */
+  readonly files: readonly { readonly path: string; readonly reason: string }[];
+  /** How many more there are than are named. */
+  readonly more: number;
+  /** False when the volumes are too large to be looked through. */
+  readonly complete: boolean;
+}
+
 export type DriverEvent =
   | {
       readonly kind: "ended";
@@ -189,6 +204,13 @@ export type DriverEvent =
       readonly generation: bigint;
       readonly usedBytes: number;
       readonly limitBytes: number;
+    }
+  /** It redirected a repository in a volume to a configuration of its own (`path`, which was moved aside). It runs on until somebody stops it. */
+  | {
+      readonly kind: "volume_redirect";
+      readonly sandboxId: string;
+      readonly generation: bigint;
+      readonly path: string;
     }
   /** Its processes met a limit, `times` since the event before: forks were refused, or a process was killed for memory. It runs on. */
   | {

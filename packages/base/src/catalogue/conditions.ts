@@ -48,6 +48,10 @@ export const READY_REASONS = {
     "Its host is not connected to the gateway.",
     "Wait; read the gateway's log when it persists",
   ],
+  VolumeTampered: [
+    "It redirected a repository in a volume to a configuration of its own, so it was stopped.",
+    "Read what it left in the volume before you run git there",
+  ],
 } as const satisfies Readonly<Record<string, Meaning>>;
 
 export type ReadyReason = keyof typeof READY_REASONS;

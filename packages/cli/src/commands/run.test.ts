@@ -186,6 +186,24 @@ test("the status stays the command's own when the sandbox cannot be removed, whi
   expect(result.stderr).toContain("`openshell sandbox delete mine` tries again");
 });
 
+test("what a sandbox planted in a writable volume is told after the command, before the sandbox goes", async () => {
+  serve([exit(0)]);
+  let conditions: object[] = [
+    { type: "VolumeStartupFiles", status: "False", message: "HIGH: /p/.envrc\u001b[31m (direnv)" },
+  ];
+  gateway.answers.set("GetSandbox", (message) => ({
+    message: { sandbox: { metadata: { name: message["name"] }, status: { conditions } } },
+  }));
+  const at = async (volume: string) => await run(["--volume", volume, "--", "x"]);
+  expect(await at("/p:/work")).toMatchObject({ code: 0, stderr: "openshell: HIGH: /p/.envrc\\x1b[31m (direnv)\n" });
+  expect(methods()).toEqual(["CreateSandbox", "GetSandbox", "DeleteSandbox"]);
+  for (const volume of ["/p:/work:ro", "/p:/work:rw-all"]) expect((await at(volume)).stderr).toBe("");
+  conditions = [];
+  expect((await at("/p:/work")).stderr).toBe("");
+  gateway.answers.set("GetSandbox", { error: { code: "unavailable", message: "no" }, status: 503 });
+  expect(await at("/p:/work")).toMatchObject({ code: 0, stderr: "" });
+});
+
 test("a terminal is told where the command works", async () => {
   serve([exit(0)]);
   const at = async (argv: string[]): Promise<string> =>

@@ -142,6 +142,10 @@ export async function run(context: Context, args: Args): Promise<number> {
       const { sayDenials } = await import("../model/denials.ts");
       await sayDenials(context, name, result.midLine);
     }
+    if (volumes.length > 0) {
+      const { sayPlanted } = await import("../model/planted.ts");
+      await sayPlanted(context, name, volumes);
+    }
     // The command's own outcome is known, and stays it.
     await remove().catch((reason: unknown) =>
       context.warn(

@@ -26,7 +26,7 @@ export const WORKLOAD_FLAGS: readonly Flag[] = [
     long: "volume",
     value: "SRC:DST[:ro]",
     many: true,
-    help: "mount a folder or file of this machine (its own gateway only); :rw-all opens git hooks and start-up files too",
+    help: "mount a folder or file of this machine (its own gateway only); git hooks, git configuration and start-up files of editors and shells stay read-only unless :rw-all",
   },
   { long: "env", value: "KEY=VALUE", many: true, help: "variable of the main process" },
   { long: "label", value: "KEY=VALUE", many: true, help: "label of the sandbox" },

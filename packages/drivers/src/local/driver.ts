@@ -11,6 +11,7 @@ import {
   type DriverEvent,
   type DriverSandbox,
   type OnProgress,
+  type PlantedFiles,
   type SandboxIntent,
   type StartedSandbox,
 } from "../driver.ts";
@@ -70,6 +71,9 @@ import {
   workloadLayout,
 } from "./resolve.ts";
 import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
+import { findPlanted } from "./volumes/planted.ts";
+import { RedirectWatch } from "./volumes/redirect-watch.ts";
+import { NO_VOLUMES, VolumeCare } from "./volumes/volume-care.ts";
 import { InitWatch } from "./watch.ts";
 
 export const DRIVER_VERSION = "0.1.0";
@@ -170,7 +174,7 @@ interface Resources {
 }
 
 /** Where a sandbox's processes and kernel objects are to be found. */
-type Traces = Pick<LaunchRecord, "sandboxId" | "title" | "controlFolder" | "cgroups">;
+type Traces = Pick<LaunchRecord, "sandboxId" | "title" | "controlFolder" | "cgroups" | "volumes">;
 
 /** Runs sandboxes on the gateway's own machine through `openshell-init`. State lives in files and processes, not in this object. */
 class LocalDriver implements ComputeDriver {
@@ -182,6 +186,8 @@ class LocalDriver implements ComputeDriver {
   readonly #disk: DiskWatch;
   readonly #limits: LimitWatch;
   readonly #trust = new TrustCache();
+  readonly #volumes = new VolumeCare();
+  readonly #redirects: RedirectWatch;
 
   constructor(options: LocalDriverOptions, resources: Resources) {
     this.#options = options;
@@ -197,6 +203,9 @@ class LocalDriver implements ComputeDriver {
     });
     this.#limits = new LimitWatch(resources.clock, ({ sandboxId, generation }, limit, times) =>
       this.#watch.report({ kind: "limit", sandboxId, generation, limit, times }),
+    );
+    this.#redirects = new RedirectWatch(({ sandboxId, generation }, path) =>
+      this.#watch.report({ kind: "volume_redirect", sandboxId, generation, path }),
     );
     this.capabilities = {
       driverName: this.name,
@@ -282,12 +291,20 @@ class LocalDriver implements ComputeDriver {
     return found;
   }
 
+  async plantedFiles(sandboxId: string): Promise<PlantedFiles> {
+    checkId(sandboxId);
+    const launched = await this.#with.folders.readLaunch(sandboxId).catch(() => undefined);
+    const { writable, sinceMs } = launched?.volumes ?? NO_VOLUMES;
+    return writable.length === 0 ? { files: [], more: 0, complete: true } : await findPlanted(writable, sinceMs);
+  }
+
   watch(signal: AbortSignal): AsyncIterable<DriverEvent> {
     return this.#watch.events(signal);
   }
 
   /** Sandboxes live on; only watching ends. */
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#redirects[Symbol.dispose]();
     await this.#limits[Symbol.asyncDispose]();
     await this.#watch[Symbol.asyncDispose]();
     await this.#disk[Symbol.asyncDispose]();
@@ -300,8 +317,8 @@ class LocalDriver implements ComputeDriver {
     return { paths, clientConfigRoot, config, mode: this.#with.mode, gatewayUid, trust: this.#trust };
   }
 
-  #resolve(intent: SandboxIntent, image?: ImageFacts): ResolvedIntent {
-    return resolveIntent(intent, this.#context(), image);
+  #resolve(intent: SandboxIntent, image?: ImageFacts, deep = false): ResolvedIntent {
+    return resolveIntent(intent, this.#context(), image, deep);
   }
 
   /** Whether the caller may use the image; what it is. Asked once, at creation. */
@@ -316,7 +333,7 @@ class LocalDriver implements ComputeDriver {
   }
 
   async #run(intent: SandboxIntent, image: ImageFacts | undefined): Promise<StartedSandbox> {
-    const resolved = this.#resolve(intent, image);
+    const resolved = this.#resolve(intent, image, true);
     const { folders } = this.#with;
     const before = await folders.readLaunch(intent.sandboxId);
     if (before !== undefined) {
@@ -340,6 +357,12 @@ class LocalDriver implements ComputeDriver {
     await makeFolder(trustFolder, 0o755);
     await writeTrustFiles(trustFolder, resolved.trust);
     const cgroups = this.#makeCgroups(intent, resolved);
+    const { record: volumes, steps } = this.#volumes.prepare(
+      intent.sandboxId,
+      resolved.volumes,
+      intent.volumes,
+      before?.volumes,
+    );
     const record: LaunchRecord = {
       sandboxId: intent.sandboxId,
       name: intent.name,
@@ -349,6 +372,7 @@ class LocalDriver implements ComputeDriver {
       title: this.#title(intent.sandboxId),
       controlFolder,
       cgroups: cgroups.folders,
+      volumes,
       request: {
         hostname: intent.hostname,
         process: intent.process,
@@ -359,9 +383,10 @@ class LocalDriver implements ComputeDriver {
     };
     await folders.writeLaunch(record);
     try {
-      const started = await this.#launch(intent, resolved, record, cgroups, disk);
+      const guarded = { ...resolved, volumes: { ...resolved.volumes, steps } };
+      const started = await this.#launch(intent, guarded, record, cgroups, disk);
       await folders.writeStarted(started);
-      this.#follow(started);
+      this.#follow(started, record);
       return started;
     } catch (error) {
       await this.#end(record);
@@ -445,14 +470,19 @@ class LocalDriver implements ComputeDriver {
       started !== undefined && started.generation === launched.generation && isAlive(processes, started.record)
         ? started
         : undefined;
-    if (running !== undefined) this.#follow(running);
+    if (running !== undefined) this.#follow(running, launched);
     const { sandboxId, generation, name, workspace } = launched;
     return { sandboxId, generation, name, workspace, running };
   }
 
   /** Notices its end, and when it takes too much of the disk. */
-  #follow({ sandboxId, generation, record, isolation }: StartedSandbox): void {
+  #follow(
+    { sandboxId, generation, record, isolation }: StartedSandbox,
+    { volumes }: Pick<LaunchRecord, "volumes">,
+  ): void {
     const { folders } = this.#with;
+    this.#volumes.follow(sandboxId, volumes);
+    this.#redirects.add({ sandboxId, generation, folders: volumes.gitFolders });
     this.#watch.add(sandboxId, generation, record);
     const own = [folders.home(sandboxId), join(folders.overlay(sandboxId), "upper"), folders.work(sandboxId)];
     const prevented = isolation.some(({ name }) => name === "disk_quota");
@@ -477,6 +507,9 @@ class LocalDriver implements ComputeDriver {
     if (started !== undefined && isAlive(processes, started.record)) records.unshift(started.record);
     await endProcesses(processes, records, clock);
     await removeCgroups(cgroups, clock);
+    // Until nothing could plant one any more.
+    this.#redirects.remove(launched.sandboxId);
+    this.#volumes.ended(launched.sandboxId, launched.volumes);
     await rm(controlSocketPath(launched.controlFolder), { force: true });
     await folders.removeStarted(launched.sandboxId);
   }
@@ -493,6 +526,7 @@ class LocalDriver implements ComputeDriver {
         title: this.#title(sandboxId),
         controlFolder: this.#controlFolder(sandboxId),
         cgroups: [],
+        volumes: NO_VOLUMES,
       }
     );
   }

@@ -1,4 +1,4 @@
-import { lstatSync, readdirSync, readFileSync, readlinkSync, realpathSync, statSync } from "node:fs";
+import { type Dirent, lstatSync, readdirSync, readFileSync, readlinkSync, realpathSync, statSync } from "node:fs";
 import { systemCode } from "@openshell/base";
 
 /** The few questions about the host's files that planning asks; tests answer from memory. */
@@ -11,6 +11,12 @@ export interface HostFiles {
   realPath(path: string): string | undefined;
   /** Names in a folder, sorted; empty when it cannot be read. */
   list(folder: string): readonly string[];
+  /** What is in a folder, sorted by name; empty when it cannot be read. Links are not followed. */
+  entries(folder: string): readonly HostEntry[];
+  /** Text of a file; undefined when it cannot be read or is larger than {@link MAX_READ_BYTES}. */
+  read(path: string): string | undefined;
+  /** Whose file it is; undefined when it does not exist. */
+  owner(path: string): { readonly uid: number; readonly gid: number } | undefined;
   /** Which file it is, whatever path leads there (device and inode); undefined when it does not exist. */
   identity(path: string): string | undefined;
   /** Type of the file system that holds it. */
@@ -18,6 +24,14 @@ export interface HostFiles {
   /** Paths of Unix sockets that somebody on the machine bound, as far as this process's network namespace shows them. */
   sockets(): readonly string[];
 }
+
+export interface HostEntry {
+  readonly name: string;
+  readonly kind: "directory" | "file" | "symlink" | "socket" | "other";
+}
+
+/** A file of configuration is far smaller. */
+const MAX_READ_BYTES = 256 * 1024;
 
 export const hostFiles: HostFiles = {
   kind(path) {
@@ -30,6 +44,19 @@ export const hostFiles: HostFiles = {
   readLink: (path) => readlinkSync(path),
   realPath: (path) => quietly(() => realpathSync(path)),
   list: (folder) => quietly(() => readdirSync(folder).sort()) ?? [],
+  entries(folder) {
+    const list = quietly(() => readdirSync(folder, { withFileTypes: true })) ?? [];
+    return list.map((entry) => ({ name: entry.name, kind: kindOf(entry) })).sort((a, b) => (a.name < b.name ? -1 : 1));
+  },
+  read(path) {
+    const stat = quietly(() => lstatSync(path, { throwIfNoEntry: false }));
+    if (stat?.isFile() !== true || stat.size > MAX_READ_BYTES) return undefined;
+    return quietly(() => readFileSync(path, "utf8"));
+  },
+  owner(path) {
+    const stat = quietly(() => lstatSync(path, { throwIfNoEntry: false }));
+    return stat === undefined ? undefined : { uid: stat.uid, gid: stat.gid };
+  },
   identity(path) {
     const stat = quietly(() => statSync(path, { bigint: true, throwIfNoEntry: false }));
     return stat === undefined ? undefined : `${stat.dev}:${stat.ino}`;
@@ -37,6 +64,13 @@ export const hostFiles: HostFiles = {
   fileSystem: (path) => fileSystemOf(path),
   sockets: () => listeningSockets(readText("/proc/net/unix")),
 };
+
+function kindOf(entry: Dirent): HostEntry["kind"] {
+  if (entry.isDirectory()) return "directory";
+  if (entry.isFile()) return "file";
+  if (entry.isSymbolicLink()) return "symlink";
+  return entry.isSocket() ? "socket" : "other";
+}
 
 /** Path names in /proc/net/unix (proc(5)): the eighth column, absent for unbound sockets, `@…` for abstract ones. */
 export function listeningSockets(table: string): readonly string[] {

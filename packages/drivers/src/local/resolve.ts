@@ -44,8 +44,16 @@ export interface ResolvedIntent {
   readonly seed: readonly SeedEntry[];
 }
 
-/** Decides who the agent is, what it may see and use; `image` is the root's when it is there. Throws the `DriverError` that says why not. */
-export function resolveIntent(intent: SandboxIntent, context: ResolveContext, image?: ImageFacts): ResolvedIntent {
+/**
+ * Decides who the agent is, what it may see and use; `image` is the root's when it is there, `deep` that volumes are looked
+ * through. Throws the `DriverError` that says why not.
+ */
+export function resolveIntent(
+  intent: SandboxIntent,
+  context: ResolveContext,
+  image?: ImageFacts,
+  deep = false,
+): ResolvedIntent {
   checkId(intent.sandboxId);
   if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(intent.hostname)) {
     throw new DriverError(
@@ -54,13 +62,14 @@ export function resolveIntent(intent: SandboxIntent, context: ResolveContext, im
     );
   }
   const { config, mode } = context;
-  const volumes = planVolumes(intent.volumes, {
+  const rules = {
     caller: intent.caller,
     gatewayUid: context.gatewayUid,
     volumeRoots: config.volume_roots,
     privateFolders: privateFolders(context),
     idmap: mode.kind === "root",
-  });
+  };
+  const volumes = planVolumes(intent.volumes, rules, { deep });
   const identity = resolveIdentity(intent.process, mode, intent.idBlock, image?.user);
   const roots = image === undefined ? systemRoots() : `${systemRoots()}\n${image.bundlePem}`;
   const trust = context.trust.get(roots, intent.additionalCaPem, intent.inspectionCaPem);

@@ -7,6 +7,7 @@ import { DriverError, type SandboxIntent, type StartedSandbox } from "../driver.
 import { mounts } from "./host-files.ts";
 import { isPassing } from "./launch-error.ts";
 import { isWithin } from "./root-view.ts";
+import { NO_VOLUMES, type VolumeRecord, volumeRecordSchema } from "./volumes/volume-care.ts";
 
 /** Written before anything is started, so that whatever a crash leaves behind can be found and undone. */
 export interface LaunchRecord {
@@ -21,6 +22,8 @@ export interface LaunchRecord {
   readonly controlFolder: string;
   /** Every cgroup made for the sandbox, also those of earlier generations. */
   readonly cgroups: readonly string[];
+  /** What the end of the sandbox has to undo and look for in its volumes. */
+  readonly volumes: VolumeRecord;
   /** What was asked, for people who look; nothing reads it back. */
   readonly request: Pick<SandboxIntent, "hostname" | "process" | "volumes" | "root" | "idBlock">;
 }
@@ -40,6 +43,7 @@ const launchSchema = z.object({
   title: z.string(),
   controlFolder: z.string(),
   cgroups: z.array(z.string()),
+  volumes: volumeRecordSchema.default(NO_VOLUMES as z.infer<typeof volumeRecordSchema>),
   request: z.custom<LaunchRecord["request"]>((value) => typeof value === "object" && value !== null),
 });
 

@@ -1,11 +1,12 @@
 import { posix } from "node:path";
 import type { HostFiles } from "./host-files.ts";
 
-/** A host in memory for unit tests: path → `dir`, `file`, `other`, or `-> target` for a link. Parents exist by themselves. */
+/** A host in memory for unit tests: path → `dir`, `file`, `file: TEXT`, `socket`, `other`, or `-> target` for a link. Parents exist by themselves. */
 export function memoryHost(
   entries: Readonly<Record<string, string>>,
   sockets: readonly string[] = [],
   fileSystems: Readonly<Record<string, string>> = {},
+  owners: Readonly<Record<string, { uid: number; gid: number }>> = {},
 ): HostFiles {
   const all = new Map(Object.entries(entries));
   for (const path of Object.keys(entries)) {
@@ -34,9 +35,20 @@ export function memoryHost(
       const parent = realPath(posix.dirname(path));
       const entry = parent === undefined ? undefined : all.get(posix.join(parent, posix.basename(path)));
       if (entry === undefined) return undefined;
-      if (entry.startsWith("->")) return "symlink";
-      return entry === "dir" ? "directory" : entry === "file" ? "file" : "other";
+      return kindOf(entry);
     },
+    entries(folder) {
+      const real = realPath(folder);
+      const inside = [...all].filter(([path]) => posix.dirname(path) === real && path !== "/");
+      return inside
+        .map(([path, entry]) => ({
+          name: posix.basename(path),
+          kind: entry === "socket" ? ("socket" as const) : kindOf(entry),
+        }))
+        .sort((a, b) => (a.name < b.name ? -1 : 1));
+    },
+    read: (path) => /^file(?:: )?(.*)$/s.exec(all.get(path) ?? "")?.[1],
+    owner: (path) => (all.has(path) ? (owners[path] ?? { uid: 1000, gid: 1000 }) : undefined),
     readLink: (path) => linkOf(path) ?? "",
     realPath: (path) => realPath(path),
     list: (folder) =>
@@ -48,4 +60,10 @@ export function memoryHost(
     fileSystem: (path) => fileSystems[path] ?? "ext4",
     sockets: () => sockets,
   };
+}
+
+function kindOf(entry: string): "directory" | "file" | "symlink" | "other" {
+  if (entry.startsWith("->")) return "symlink";
+  if (entry.startsWith("file")) return "file";
+  return entry === "dir" ? "directory" : "other";
 }

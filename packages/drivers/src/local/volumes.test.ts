@@ -35,7 +35,7 @@ function volume(source: string, target: string, access: VolumeRequest["access"] 
   return { source, target, access };
 }
 function plan(request: VolumeRequest | readonly VolumeRequest[], rules: Partial<VolumeRules> = {}) {
-  return planVolumes([request].flat(), { ...RULES, ...rules }, HOST);
+  return planVolumes([request].flat(), { ...RULES, ...rules }, { files: HOST });
 }
 
 describe("parseVolume", () => {
@@ -81,10 +81,11 @@ describe("planVolumes", () => {
     );
     expect(mounts).toEqual([
       ["/r", false],
+      ["/r/.ssh", true],
+      ["/r/.bashrc", true],
       ["/r/.git", false],
       ["/r/.git/hooks", true],
       ["/r/.git/config", true],
-      ["/r/.bashrc", true],
       ["/r/.vscode", true],
     ]);
   });
@@ -112,6 +113,49 @@ describe("planVolumes", () => {
       expect(plan(volume("/srv/shared/data", "/w"), { caller }).readWritePaths).toEqual(["/w"]);
     }
   });
+  it("keeps start-up files from those callers, and gives them the ids of the folder's owner, never root's", () => {
+    const caller = undefined;
+    expect(() => plan(volume("/srv/shared/data", "/w", "rw-all"), { caller })).toThrow(/may not open start-up files/);
+    const owned = { "/srv/shared/data": { uid: 1234, gid: 99 } };
+    const host = (owners = {}) => memoryHost({ "/srv/shared/data": "dir" }, [], {}, owners);
+    const idmapOf = (files: ReturnType<typeof memoryHost>) => {
+      const step = planVolumes([volume("/srv/shared/data", "/w")], { ...RULES, caller }, { files }).steps[0];
+      return step?.kind === "volume" ? step.idmap : "none";
+    };
+    expect(idmapOf(host(owned))).toEqual({ hostUid: 1234, hostGid: 99 });
+    expect(idmapOf(host({ "/srv/shared/data": { uid: 0, gid: 0 } }))).toBeUndefined();
+  });
+  it("takes volume_roots that are links for what they lead to", () => {
+    const files = memoryHost({ "/data": "-> /disk2/data", "/disk2/data/x": "dir" });
+    const rules = { ...RULES, caller: undefined, volumeRoots: ["/data"] };
+    expect(planVolumes([volume("/disk2/data/x", "/w")], rules, { files }).readWritePaths).toEqual(["/w"]);
+    expect(() => planVolumes([volume("/data/x", "/w")], rules, { files })).toThrow(/may not mount|symbolic link/);
+  });
+  it("refuses git's own files and start-up files as writable volumes", () => {
+    for (const source of [
+      "/home/me/repo/.git",
+      "/home/me/repo/.git/hooks",
+      "/home/me/repo/.bashrc",
+      "/home/me/repo/.vscode",
+    ]) {
+      expect(() => plan(volume(source, "/w"))).toThrow(/programs run from/);
+      for (const access of ["ro", "rw-all"] as const) expect(plan(volume(source, "/w", access)).steps).toHaveLength(1);
+    }
+  });
+  it("takes any name that files may have: other scripts, spaces, 255 bytes", () => {
+    for (const name of ["данные 数据 🗂", "a b", "é".repeat(127)]) {
+      const files = memoryHost({ [`/home/me/${name}`]: "dir" });
+      const planned = planVolumes([volume(`/home/me/${name}`, `/w/${name}`)], RULES, { files });
+      expect(planned.readWritePaths).toEqual([`/w/${name}`]);
+    }
+  });
+  it.each([`/w/${"é".repeat(128)}`, "/w/\ud800x", `/${"a/".repeat(600)}b`, "/w/\u007f"])(
+    "refuses a name that none can have: %j",
+    (name) => {
+      expect(() => plan(volume("/home/me/plain", name))).toThrow(/volume/);
+      expect(() => plan(volume(name, "/w"))).toThrow(/volume/);
+    },
+  );
   it.each([
     "/var/lib/openshell/local",
     "/var/lib/openshell/local/sandboxes",
@@ -125,13 +169,13 @@ describe("planVolumes", () => {
     const rules = { ...RULES, privateFolders: ["/home/alias/state"] };
     const host = memoryHost({ "/home/alias": "-> /data/me", "/data/me/state/keys": "dir", "/data/me/other": "dir" });
     for (const source of ["/data/me/state", "/data/me/state/keys", "/data/me", "/data"]) {
-      expect(() => planVolumes([volume(source, "/w")], rules, host)).toThrow(/files of the gateway/);
+      expect(() => planVolumes([volume(source, "/w")], rules, { files: host })).toThrow(/files of the gateway/);
     }
-    expect(planVolumes([volume("/data/me/other", "/w")], rules, host).readWritePaths).toEqual(["/w"]);
+    expect(planVolumes([volume("/data/me/other", "/w")], rules, { files: host }).readWritePaths).toEqual(["/w"]);
   });
   it("refuses interfaces of the kernel wherever they are mounted", () => {
     const host = memoryHost({ "/mnt/x": "dir" }, [], { "/mnt/x": "cgroup2" });
-    expect(() => planVolumes([volume("/mnt/x", "/w")], RULES, host)).toThrow(/interface of the kernel/);
+    expect(() => planVolumes([volume("/mnt/x", "/w")], RULES, { files: host })).toThrow(/interface of the kernel/);
   });
   it.each(["/", "/run", "/run/docker.sock", "/proc/1", "/dev", "/sys/fs"])("refuses %s", (source) => {
     expect(() => plan(volume(source, "/w"))).toThrow(/refuse|holds|gateway/);

@@ -4,10 +4,17 @@ import type { RootStep } from "@openshell/boundary/local/plan.ts";
 import { DriverError, type VolumeRequest } from "../driver.ts";
 import { type HostFiles, hostFiles } from "./host-files.ts";
 import { HOME, isWithin, mask, SYSTEM_DIRECTORIES } from "./root-view.ts";
+import { findGuards } from "./volumes/guards.ts";
+import type { Hold } from "./volumes/holds.ts";
+import { startUpFile } from "./volumes/start-up-files.ts";
 
 /** More would be a mistake; each costs several mounts. */
 export const MAX_VOLUMES = 32;
 const MAX_PATH_BYTES = 1_024;
+/** NAME_MAX of every file system that counts. */
+const MAX_NAME_BYTES = 255;
+/** Guards of all volumes of a sandbox together; a launch plan has room for 512 steps. */
+const MAX_ALL_GUARDS = 256;
 /** Sockets masked in one volume; a folder with more is a service's, not a project. */
 const MAX_MASKED_SOCKETS = 64;
 
@@ -43,39 +50,6 @@ const REFUSED_TARGETS: readonly string[] = [
   "/opt/openshell",
 ];
 
-/**
- * What the owner's shell, editor or git later runs from a folder. Read-only inside unless the volume is `rw-all`, since
- * the agent could plant code there that runs outside. What is not there yet cannot be guarded this way.
- */
-const START_UP_NAMES: readonly string[] = [
-  ".bash_login",
-  ".bash_logout",
-  ".bash_profile",
-  ".bashrc",
-  ".cshrc",
-  ".devcontainer",
-  ".emacs",
-  ".emacs.d",
-  ".envrc",
-  ".exrc",
-  ".gitconfig",
-  ".idea",
-  ".inputrc",
-  ".nvimrc",
-  ".profile",
-  ".ssh",
-  ".tcshrc",
-  ".vimrc",
-  ".vscode",
-  ".xprofile",
-  ".xsession",
-  ".zlogin",
-  ".zprofile",
-  ".zshenv",
-  ".zshrc",
-];
-const GIT_GUARDED: readonly string[] = ["hooks", "config", "config.worktree"];
-
 /** Parses `SRC:DST`, `SRC:DST:ro`, `:rw` or `:rw-all`. A relative SRC is resolved against `base` (the caller's working directory). Throws `volume_invalid`. */
 export function parseVolume(text: string, base: string): VolumeRequest {
   const [source = "", target = "", access = "rw", ...rest] = text.split(":");
@@ -105,6 +79,16 @@ export interface VolumePlan {
   readonly steps: readonly RootStep[];
   readonly readOnlyPaths: readonly string[];
   readonly readWritePaths: readonly string[];
+  /** What has to be made before the steps that cover it. */
+  readonly holds: readonly Hold[];
+  /** Host folders of git's in which nothing called `commondir` may appear. */
+  readonly gitFolders: readonly string[];
+}
+
+export interface VolumeOptions {
+  readonly files?: HostFiles;
+  /** Guards are looked for in every folder of a writable volume, not at its top alone: for a launch. */
+  readonly deep?: boolean;
 }
 
 /**
@@ -116,22 +100,40 @@ export interface VolumePlan {
 export function planVolumes(
   requests: readonly VolumeRequest[],
   rules: VolumeRules,
-  files: HostFiles = hostFiles,
+  { files = hostFiles, deep = false }: VolumeOptions = {},
 ): VolumePlan {
   if (requests.length > MAX_VOLUMES) {
     throw new DriverError("volume_invalid", `${requests.length} volumes exceed ${MAX_VOLUMES}`);
   }
   const targets: string[] = [];
   const steps: RootStep[] = [];
+  const holds: Hold[] = [];
+  const gitFolders: string[] = [];
+  let guards = 0;
   for (const request of requests) {
     checkTarget(request, targets);
     targets.push(request.target);
     const isFolder = checkSource(request, rules, files);
-    steps.push(...mountSteps(request, isFolder, rules, files));
+    const mount = mounter(request, rules, files);
+    steps.push(...homeParents(request.target), mount("", request.access === "ro"));
+    if (!isFolder) continue;
+    const sockets = files.sockets().filter((path) => isWithin(path, request.source) && files.kind(path) === "other");
+    if (request.access === "rw") {
+      const found = findGuards(request.source, files, deep);
+      guards += found.guards.length;
+      if (guards > MAX_ALL_GUARDS) throw tooManyGuards(request);
+      for (const { path, readOnly, hold } of found.guards) {
+        steps.push(mount(`/${path}`, readOnly));
+        if (hold !== undefined) holds.push({ path: `${request.source}/${path}`, kind: hold });
+      }
+      gitFolders.push(...found.gitFolders.map((path) => posix.join(request.source, path)));
+      sockets.push(...found.sockets.map((path) => `${request.source}/${path}`));
+    }
+    steps.push(...maskedSockets(request, [...new Set(sockets)].filter(isNormal)));
   }
   const paths = (readOnly: boolean): string[] =>
     requests.filter((request) => (request.access === "ro") === readOnly).map((request) => request.target);
-  return { steps, readOnlyPaths: paths(true), readWritePaths: paths(false) };
+  return { steps, readOnlyPaths: paths(true), readWritePaths: paths(false), holds, gitFolders };
 }
 
 function checkTarget(request: VolumeRequest, earlier: readonly string[]): void {
@@ -152,9 +154,14 @@ export function checkSource(request: VolumeRequest, rules: VolumeRules, files: H
   const shown = escapeUntrusted(source);
   if (!isNormal(source)) throw invalid(source, "the source must be an absolute path without '..'");
   const mayByUid = rules.caller !== undefined && rules.caller.uid === rules.gatewayUid;
-  if (!mayByUid && !rules.volumeRoots.some((root) => isWithin(source, root))) {
+  if (!mayByUid && !rules.volumeRoots.some((root) => isWithin(source, files.realPath(root) ?? root))) {
     throw new DriverError("volume_refused", `this caller may not mount ${shown}`, {
       next: "Ask over the gateway's local socket as its own user, or have the folder added to [local] volume_roots",
+    });
+  }
+  if (!mayByUid && request.access === "rw-all") {
+    throw new DriverError("volume_refused", `this caller may not open start-up files of ${shown} to the agent`, {
+      next: "Mount it without :rw-all; only the gateway's own user may, over its local socket",
     });
   }
   const privateFolder = rules.privateFolders.find((path) => overlaps(source, path, files));
@@ -196,6 +203,12 @@ export function checkSource(request: VolumeRequest, rules: VolumeRules, files: H
       next: real === undefined ? "Name a path that exists" : `Name the real path: ${escapeUntrusted(real)}`,
     });
   }
+  const startsUp = source.split("/").find((name) => name === ".git" || startUpFile(name, true) !== undefined);
+  if (request.access === "rw" && startsUp !== undefined) {
+    throw new DriverError("volume_refused", `${shown} is or lies in ${startsUp}, which the owner's programs run from`, {
+      next: "Mount it :ro, or :rw-all if the agent is to change what they run",
+    });
+  }
   return kind === "directory";
 }
 
@@ -220,38 +233,43 @@ function ancestors(path: string): readonly string[] {
   return all;
 }
 
-function mountSteps(request: VolumeRequest, isFolder: boolean, rules: VolumeRules, files: HostFiles): RootStep[] {
-  const owner = rules.idmap ? rules.caller : undefined;
+/** Makes the step that mounts a path below the volume (`""`: all of it). */
+function mounter(
+  { source, target }: VolumeRequest,
+  rules: VolumeRules,
+  files: HostFiles,
+): (path: string, readOnly: boolean) => RootStep {
+  const owner = rules.idmap ? (rules.caller ?? folderOwner(source, files)) : undefined;
   const idmap = owner === undefined ? undefined : { hostUid: owner.uid, hostGid: owner.gid };
-  const mount = (source: string, target: string, readOnly: boolean): RootStep => ({
-    kind: "volume",
-    source,
-    target,
-    readOnly,
-    idmap,
-  });
-  const steps = [...homeParents(request.target), mount(request.source, request.target, request.access === "ro")];
-  if (request.access === "rw" && isFolder) {
-    for (const name of guarded(request.source, files)) {
-      steps.push(mount(`${request.source}/${name.path}`, `${request.target}/${name.path}`, name.readOnly));
-    }
-  }
-  if (isFolder) steps.push(...maskedSockets(request, files));
-  return steps;
+  return (path, readOnly) => ({ kind: "volume", source: source + path, target: target + path, readOnly, idmap });
+}
+
+/**
+ * A caller from the network has no id on this machine: the agent then acts with that of the folder's owner. Never with
+ * root's, whose files it may see as everybody else may.
+ */
+function folderOwner(source: string, files: HostFiles): { readonly uid: number; readonly gid: number } | undefined {
+  const owner = files.owner(source);
+  return owner === undefined || owner.uid === 0 ? undefined : owner;
+}
+
+function tooManyGuards(request: VolumeRequest): DriverError {
+  return new DriverError(
+    "volume_refused",
+    `${escapeUntrusted(request.source)} holds too many repositories and start-up files to keep each read-only`,
+    { next: "Mount one project, or mount it :ro, or :rw-all to open them all" },
+  );
 }
 
 /**
  * A Unix socket in a mounted folder would connect the agent to whatever listens on the host, past the network capture:
  * each one known now is covered with a file that nobody can connect to. One that is made later is not.
  */
-function maskedSockets(request: VolumeRequest, files: HostFiles): RootStep[] {
-  const inside = files
-    .sockets()
-    .filter((path) => isWithin(path, request.source) && isNormal(path) && files.kind(path) === "other");
+function maskedSockets(request: VolumeRequest, inside: readonly string[]): RootStep[] {
   if (inside.length > MAX_MASKED_SOCKETS) {
     throw new DriverError(
       "volume_refused",
-      `${escapeUntrusted(request.source)} holds ${inside.length} sockets of running services`,
+      `${escapeUntrusted(request.source)} holds ${inside.length} sockets of services`,
       {
         next: "Mount a folder of ordinary files",
       },
@@ -269,32 +287,16 @@ function homeParents(target: string): RootStep[] {
   return steps;
 }
 
-/**
- * What of a writable folder becomes read-only. `.git` itself is mounted as well, writable: a mount point cannot be
- * renamed away, so the agent cannot put another repository's hooks in its place.
- */
-function guarded(source: string, files: HostFiles): { readonly path: string; readonly readOnly: boolean }[] {
-  const found: { path: string; readOnly: boolean }[] = [];
-  const addReadOnly = (path: string): void => {
-    const kind = files.kind(`${source}/${path}`);
-    if (kind === "directory" || kind === "file") found.push({ path, readOnly: true });
-  };
-  const git = files.kind(`${source}/.git`);
-  if (git === "directory") {
-    found.push({ path: ".git", readOnly: false });
-    for (const name of GIT_GUARDED) addReadOnly(`.git/${name}`);
-  } else if (git === "file") addReadOnly(".git");
-  for (const name of START_UP_NAMES) addReadOnly(name);
-  return found;
-}
-
 function isNormal(path: string): boolean {
   return (
     path.startsWith("/") &&
     posix.normalize(path) === path &&
     (path === "/" || !path.endsWith("/")) &&
     !/[\u0000-\u001f\u007f:]/.test(path) &&
-    Buffer.byteLength(path) <= MAX_PATH_BYTES
+    // Half of a surrogate pair has no UTF-8: another path would be meant than was named.
+    path.isWellFormed() &&
+    Buffer.byteLength(path) <= MAX_PATH_BYTES &&
+    path.split("/").every((name) => Buffer.byteLength(name) <= MAX_NAME_BYTES)
   );
 }
 

@@ -156,6 +156,48 @@ describe("the life of a sandbox", () => {
     await gateway.phase(SandboxPhase.READY);
   });
 
+  it("stops a sandbox that redirected a repository in a volume, says so, and lets it be started again", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    gateway.driver.redirect(metadata!.id, "/p/.git/commondir");
+    const failed = await gateway.phase(SandboxPhase.ERROR);
+    expect(failed.status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({
+      reason: "VolumeTampered",
+      message: expect.stringMatching(/^HIGH: .*\/p\/\.git\/commondir.* moved aside/),
+    });
+    await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.phase(SandboxPhase.READY);
+  });
+
+  it("names start-up files that changed in a volume, when the sandbox is shown and when it has ended", async () => {
+    gateway.driver.planted = { files: [{ path: "/src/.envrc\u001b", reason: "direnv" }], more: 2, complete: false };
+    const { metadata } = await gateway.create({
+      spec: { template: { driverConfig: { local: { volumes: ["/src:/work"] } } } },
+    });
+    await gateway.phase(SandboxPhase.READY);
+    const condition = async () => {
+      const { sandbox } = await gateway.client.getSandbox({ workspaceScope: gateway.scope, name: "box" });
+      return sandbox?.status?.conditions.find(({ type }) => type === "VolumeStartupFiles");
+    };
+    expect(await condition()).toMatchObject({
+      status: "False",
+      reason: "StartupFilesChanged",
+      message: expect.stringMatching(/^HIGH: .*\/src\/\.envrc\\x1b \(direnv\), and 2 more; .*too large/),
+    });
+    gateway.driver.planted = { files: [{ path: "/src/.npmrc", reason: "npm" }], more: 0, complete: true };
+    await gateway.client.stopSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.phase(SandboxPhase.STOPPED);
+    expect((await condition())?.message).toMatch(/\.npmrc \(npm\)\. Read them/);
+    const { logs } = await gateway.client.getSandboxLogs({ workspaceScope: gateway.scope, sandbox: "box" });
+    expect(logs.filter(({ message }) => message.startsWith("StartupFilesChanged: HIGH: "))).toHaveLength(2);
+    // What the owner takes away is no longer complained of once it runs again.
+    gateway.driver.planted = { files: [], more: 0, complete: true };
+    await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.phase(SandboxPhase.READY);
+    expect(await condition()).toMatchObject({ status: "True", reason: "Unchanged" });
+    void metadata;
+  });
+
   it("says UNAVAILABLE, not a code, when the host dies under a command", async () => {
     gateway.configureHost = (host) => {
       host.relay = async (relay) => {

@@ -85,7 +85,9 @@ export function sandboxHandlers(deps: ApiDeps): SandboxHandlers {
 
     async getSandbox(request) {
       const workspace = namedWorkspace(request.workspaceScope);
-      return encodedSandboxResponse(await namedSandbox(deps, workspace, request.name, "name"));
+      const record = await namedSandbox(deps, workspace, request.name, "name");
+      const changed = await controller.volumes.asked(record);
+      return encodedSandboxResponse(changed ? await namedSandbox(deps, workspace, request.name, "name") : record);
     },
 
     async listSandboxes(request, context) {

@@ -37,6 +37,7 @@ import { nextRun, restartsAtAll, startCutOff } from "./restart.ts";
 import { encodeRuntimeFacts, isEphemeral, runtimeFacts } from "./runtime-record.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
 import { isTerminal, type ReadyReason, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
+import { VolumeReview } from "./volume-review.ts";
 
 export interface ControllerDeps {
   readonly store: Store;
@@ -83,9 +84,12 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
   /** What the latest failed step said; forgotten when the sandbox runs or rests. */
   readonly #lastFailure = new Map<string, string>();
   readonly #closed = new AbortController();
+  /** What sandboxes leave in their volumes. */
+  readonly volumes: VolumeReview;
 
   constructor(deps: ControllerDeps) {
     this.#deps = deps;
+    this.volumes = new VolumeReview({ ...deps, change: (id, patch) => this.#change(id, patch) });
     this.#queue = new KeyedQueue(
       (id) => this.#work(id),
       (id, error) => this.#retry(id, error),
@@ -283,6 +287,7 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
   /** Starts init for a generation that was never started. Undefined: it failed for good, and that is stored. */
   async #launch(record: SandboxRecord, launch: LaunchFacts): Promise<StartedSandbox | undefined> {
     const { driver } = this.#deps;
+    this.volumes.forget(record.id);
     const intent = sandboxIntent(record, launch);
     const onProgress = (message: string): Promise<boolean> => this.#noteProgress(record, message);
     try {
@@ -364,6 +369,7 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
     // The main process keeps its grace: the next gateway goes on.
     if (this.#closed.signal.aborted) return;
     await driver.stop(record.id);
+    await this.volumes.ended(record);
     hosts.unassign(record.id, "stopped");
     this.#forgetRun(record.id);
     await this.#change(record.id, ({ generation, status }) => {
@@ -438,6 +444,7 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
     if (this.#draining.has(record.id)) return;
     hosts.unassign(record.id, "ended");
     await driver.stop(record.id);
+    await this.volumes.ended(record);
     this.#forgetRun(record.id);
     if (!isEphemeral(record)) return;
     const changed = await this.#change(record.id, (current) => {
@@ -452,6 +459,7 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
     hosts.unassign(record.id, "deleted");
     sessions.get(record.id)?.close();
     this.#forgetRun(record.id);
+    this.volumes.forget(record.id);
     await driver.delete(record.id);
     if (runtimeFacts(record).stagedArchive) await archives.release(record.id);
     await store.write(store.sandboxes.remove(record.id, "any"), store.idBlocks.release(record.id));

@@ -1,5 +1,5 @@
 import { SandboxPhase } from "@openshell/api";
-import { type Clock, LogField } from "@openshell/base";
+import { type Clock, escapeUntrusted, LogField } from "@openshell/base";
 import type { ComputeDriver, DriverEvent } from "@openshell/drivers/driver.ts";
 import type { Logger } from "pino";
 import type { ListCursor, SandboxRecord, Store } from "../store/types.ts";
@@ -103,7 +103,10 @@ export async function watchDriver(deps: {
         const { sandboxId, generation } = event;
         if (event.kind === "ended") void settle(sandboxId, generation).catch(() => {});
         else if (event.kind === "limit") tell(event);
-        else void controller.fail(sandboxId, generation, "DiskLimitExceeded", diskLimitMessage(event)).catch(() => {});
+        else if (event.kind === "volume_redirect") {
+          void controller.fail(sandboxId, generation, "VolumeTampered", redirectMessage(event.path)).catch(() => {});
+        } else
+          void controller.fail(sandboxId, generation, "DiskLimitExceeded", diskLimitMessage(event)).catch(() => {});
       }
     } catch (error) {
       if (signal.aborted) return;
@@ -118,6 +121,10 @@ function limitMessage(limit: "processes" | "memory", times: number): string {
   return limit === "memory"
     ? `memory: the kernel ended a process ${count}, since the sandbox had used all it may; give it more with --memory`
     : `processes: starting one was refused ${count}, since the sandbox has as many as it may`;
+}
+
+function redirectMessage(path: string): string {
+  return `HIGH: it made ${escapeUntrusted(path)}, which has git outside take configuration and hooks from where the agent says; the file was moved aside and the sandbox stopped. Read what it left before you run git there`;
 }
 
 /** What a sandbox took and what may be done; the conditions of a sandbox show it. */

@@ -19,7 +19,7 @@ export interface ConditionFacts {
 }
 
 /** Characters of a condition's message. */
-const MAX_MESSAGE = 1024;
+export const MAX_MESSAGE = 1024;
 
 /** A copy of the status with one condition set; its transition time changes only with its status. */
 export function withCondition(status: SandboxStatus, facts: ConditionFacts, nowMs: number): SandboxStatus {
@@ -95,6 +95,7 @@ const STARTABLE_ERRORS: ReadonlySet<string> = new Set<ReadyReason>([
   "ComputeResourceMissing",
   "SandboxEnded",
   "DiskLimitExceeded",
+  "VolumeTampered",
   "IsolationBreached",
   "IsolationBelowMinimum",
   "IsolationNotProven",

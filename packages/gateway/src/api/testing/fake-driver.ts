@@ -5,6 +5,7 @@ import type {
   DriverCapabilities,
   DriverEvent,
   DriverSandbox,
+  PlantedFiles,
   SandboxIntent,
   StartedSandbox,
 } from "@openshell/drivers/driver.ts";
@@ -99,6 +100,13 @@ export class FakeDriver implements ComputeDriver {
     return [...this.sandboxes.values()];
   }
 
+  /** What `plantedFiles` answers. */
+  planted: PlantedFiles = { files: [], more: 0, complete: true };
+
+  async plantedFiles(): Promise<PlantedFiles> {
+    return this.planted;
+  }
+
   watch(signal: AbortSignal): AsyncIterable<DriverEvent> {
     const queue = new BoundedQueue<DriverEvent>(100);
     this.#events = queue;
@@ -126,6 +134,12 @@ export class FakeDriver implements ComputeDriver {
   exceedDisk(sandboxId: string, usedBytes: number, limitBytes: number): void {
     const { generation } = this.sandboxes.get(sandboxId)!;
     this.#events.offer({ kind: "disk_limit", sandboxId, generation, usedBytes, limitBytes });
+  }
+
+  /** It redirected a repository in a volume. */
+  redirect(sandboxId: string, path: string): void {
+    const { generation } = this.sandboxes.get(sandboxId)!;
+    this.#events.offer({ kind: "volume_redirect", sandboxId, generation, path });
   }
 
   async #step(operation: string, sandboxId: string, effect: () => void): Promise<void> {

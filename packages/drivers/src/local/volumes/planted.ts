@@ -1,0 +1,121 @@
+import { lstat, readdir } from "node:fs/promises";
+import type { PlantedFiles } from "../../driver.ts";
+import { isWithin } from "../root-view.ts";
+import { GIT_FILES, MODULE_DEPTH, SKIPPED_FOLDERS, startUpFile, startUpFilesBelow } from "./start-up-files.ts";
+
+/** Bounds of one look through the volumes of one sandbox. */
+export const PlantedLimit = {
+  folders: 20_000,
+  /** Entries of a start-up folder (`.git/hooks`, `.vscode`). */
+  entries: 200,
+  /** Findings that are named; the rest is counted. */
+  named: 32,
+  milliseconds: 3_000,
+} as const;
+
+/**
+ * Start-up files below `folders` whose status changed since `sinceMs`, which nobody can set back: ctime is the kernel's own
+ * (utimensat(2) gives no way to it). Whoever changed them: the owner may have, meanwhile. Links are not followed, but a
+ * link under a listed name counts.
+ */
+export async function findPlanted(
+  folders: readonly string[],
+  sinceMs: number,
+  now: () => number = () => performance.now(),
+): Promise<PlantedFiles> {
+  const search = new Search(sinceMs, now);
+  for (const folder of folders.filter((one) => !folders.some((other) => other !== one && isWithin(one, other)))) {
+    await search.look(folder);
+  }
+  return search.result();
+}
+
+class Search {
+  readonly #sinceMs: number;
+  readonly #until: number;
+  readonly #now: () => number;
+  readonly #found = new Map<string, string>();
+  #folders = 0;
+  #complete = true;
+
+  constructor(sinceMs: number, now: () => number) {
+    this.#sinceMs = sinceMs;
+    this.#now = now;
+    this.#until = now() + PlantedLimit.milliseconds;
+  }
+
+  result(): PlantedFiles {
+    const files = [...this.#found].map(([path, reason]) => ({ path, reason }));
+    return {
+      files: files.slice(0, PlantedLimit.named),
+      more: Math.max(0, files.length - PlantedLimit.named),
+      complete: this.#complete,
+    };
+  }
+
+  async look(top: string): Promise<void> {
+    const pending = [top];
+    for (let folder = pending.shift(); folder !== undefined; folder = pending.shift()) {
+      if (++this.#folders > PlantedLimit.folders || this.#now() > this.#until) {
+        this.#complete = false;
+        return;
+      }
+      const isTop = folder === top;
+      for (const entry of await entriesOf(folder)) {
+        const path = `${folder}/${entry.name}`;
+        const listed = startUpFile(entry.name, isTop);
+        if (entry.name === ".git") await this.#git(path, entry.isDirectory());
+        else if (listed !== undefined) await this.#whole(path, listed.reason);
+        else {
+          for (const below of startUpFilesBelow(entry.name, isTop))
+            await this.#whole(`${folder}/${below.name}`, below.reason);
+          if (entry.isDirectory() && !SKIPPED_FOLDERS.has(entry.name)) pending.push(path);
+        }
+      }
+    }
+  }
+
+  async #git(path: string, isFolder: boolean): Promise<void> {
+    if (!isFolder) return await this.#one(path, "git takes configuration and hooks from where it leads");
+    for (const { name, reason } of GIT_FILES) {
+      if (name === "worktrees") continue;
+      if (name === "hooks") await this.#whole(`${path}/hooks`, reason, (file) => !file.endsWith(".sample"));
+      else await this.#one(`${path}/${name}`, reason);
+    }
+    await this.#modules(`${path}/modules`, 1);
+  }
+
+  /** Git folders of submodules, whose names may have slashes. */
+  async #modules(folder: string, depth: number): Promise<void> {
+    for (const entry of await entriesOf(folder)) {
+      if (!entry.isDirectory() || ++this.#folders > PlantedLimit.folders) continue;
+      const path = `${folder}/${entry.name}`;
+      if ((await lstat(`${path}/HEAD`).catch(() => undefined)) !== undefined) await this.#git(path, true);
+      else if (depth < MODULE_DEPTH) await this.#modules(path, depth + 1);
+    }
+  }
+
+  /** A file, or what is directly in a folder. */
+  async #whole(path: string, reason: string, counts: (name: string) => boolean = () => true): Promise<void> {
+    const stat = await lstat(path).catch(() => undefined);
+    if (stat === undefined) return;
+    if (!stat.isDirectory()) return this.#note(path, reason, stat.ctimeMs);
+    const entries = (await entriesOf(path)).filter(({ name }) => counts(name));
+    if (entries.length > PlantedLimit.entries) this.#complete = false;
+    for (const { name } of entries.slice(0, PlantedLimit.entries)) await this.#one(`${path}/${name}`, reason);
+  }
+
+  async #one(path: string, reason: string): Promise<void> {
+    const stat = await lstat(path).catch(() => undefined);
+    if (stat !== undefined) this.#note(path, reason, stat.ctimeMs);
+  }
+
+  #note(path: string, reason: string, ctimeMs: number): void {
+    if (ctimeMs > this.#sinceMs) this.#found.set(path, reason);
+  }
+}
+
+async function entriesOf(folder: string) {
+  const list = await readdir(folder, { withFileTypes: true }).catch(() => []);
+  return list.sort((a, b) => (a.name < b.name ? -1 : 1));
+}
