@@ -7,7 +7,8 @@ import { type CommandSpec, type Flag, GLOBAL_FLAGS, type Positional } from "./ar
 import { everything } from "./commands/index.ts";
 import { BASES, BY_PLACEHOLDER, badValues, lineOf, SECRET, STRANGE, titleOf } from "./testing/bad-values.ts";
 import { FakeGateway } from "./testing/fake-gateway.ts";
-import { type CommandOptions, type Outcome, runCommandLine } from "./testing/surroundings.ts";
+import { problem, type Tried } from "./testing/outcome-problem.ts";
+import { type CommandOptions, runCommandLine } from "./testing/surroundings.ts";
 import type { Json } from "./transport/unary.ts";
 
 /** Printed with every failure, so that a run can be repeated. */
@@ -28,6 +29,9 @@ const mutations = new Set(
     )
     .map(({ name }) => name),
 );
+
+// A machine under load takes ten times as long.
+vi.setConfig({ testTimeout: 120_000 });
 
 let gateway: FakeGateway;
 let cwd: string;
@@ -100,11 +104,6 @@ beforeAll(async () => {
 });
 afterAll(() => gateway[Symbol.asyncDispose]());
 
-interface Tried extends Outcome {
-  /** Changes that the gateway was asked for. */
-  readonly sent: readonly string[];
-}
-
 async function tryLine(argv: readonly string[], options: CommandOptions = {}): Promise<Tried> {
   gateway.calls.length = 0;
   streams = 0;
@@ -112,34 +111,6 @@ async function tryLine(argv: readonly string[], options: CommandOptions = {}): P
   const outcome = await runCommandLine(argv, { cwd, ...options, env });
   const sent = gateway.calls.map(({ method }) => method).filter((method) => mutations.has(method));
   return { ...outcome, sent: [...sent, ...Array.from({ length: streams }, () => "stream")] };
-}
-
-// What a terminal would obey, line ends apart.
-const OBEYED =
-  /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]/u;
-const INSIDE =
-  /\n\s+at \S|node:internal|\.ts:\d+|\[object |undefined|TypeError|RangeError|Cannot read prop|Maximum call|ERR_[A-Z]/;
-/** Everything that is said of a mistake fits on a screen. */
-const MOST_CHARACTERS = 6_000;
-
-/** What is wrong with how a command line ended; undefined when nothing is. */
-function problem({ code, stdout, stderr, sent }: Tried, refused: boolean, structured: boolean): string | undefined {
-  if (![0, 1, 2].includes(code)) return `exit status ${code}`;
-  if (refused && code !== 2) return `exit status ${code} where 2 is due`;
-  if (code === 2 && sent.length > 0) return `wrong use, after ${sent.join(", ")} was sent`;
-  if (refused && sent.length > 0) return `${sent.join(", ")} was sent`;
-  if (new Set(sent).size < sent.length) return `sent more than once: ${sent.join(", ")}`;
-  if (OBEYED.test(stderr)) return "control characters on standard error";
-  if (!structured && OBEYED.test(stdout)) return "control characters on standard output";
-  if (INSIDE.test(stderr)) return "the inside of a program";
-  if (stderr.includes(SECRET) || stdout.includes(SECRET)) return "the secret is shown";
-  if (stderr.length > MOST_CHARACTERS) return `${stderr.length} characters on standard error`;
-  if (code === 0) return undefined;
-  const lines = stderr.split("\n");
-  const causes = lines.filter((line) => /^(?:.*: )?error: \S/.test(line)).length;
-  if (causes !== 1) return `${causes} lines tell a cause`;
-  if (!lines.some((line) => /^ {2}next: \S/.test(line))) return "no next step";
-  return undefined;
 }
 
 /** Tries one line; gives what is wrong, with what it said. */

@@ -19,7 +19,7 @@ export const COMMAND_LINE_ERRORS = {
     "Use the command `openshell` of a checkout or a package, which builds or brings it",
   ],
   certificate_missing: [
-    "There are no client certificates for the gateway.",
+    "There are no client certificates for the gateway, or one of its files is none.",
     "Put ca.crt, tls.crt and tls.key where the message says",
   ],
   change_invalid: ["A change of a policy would not be accepted.", "Correct the options that the message names"],

@@ -1,13 +1,20 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, beforeAll, beforeEach, expect, test } from "vitest";
 import { CliError } from "../errors.ts";
+import { ownCertificate } from "../testing/certificate.ts";
 import { needsStart } from "./record.ts";
 import { type GatewayChoice, resolveGateway } from "./resolve.ts";
 import { gatewayEnvironment } from "./start.ts";
 
 let folder: string;
+let own: ReturnType<typeof ownCertificate>;
+beforeAll(() => {
+  const made = mkdtempSync(join(tmpdir(), "openshell-certificate-"));
+  own = ownCertificate(made);
+  rmSync(made, { recursive: true });
+});
 beforeEach(() => {
   folder = mkdtempSync(join(tmpdir(), "openshell-resolve-"));
 });
@@ -30,7 +37,10 @@ const write = (path: string, text: string): void => {
 const register = (name: string, metadata: object): void =>
   write(`c/openshell/gateways/${name}/metadata.json`, JSON.stringify({ name, ...metadata }));
 const certificates = (name: string): void => {
-  for (const file of ["ca.crt", "tls.crt", "tls.key"]) write(`c/openshell/gateways/${name}/mtls/${file}`, file);
+  const put = (file: string, text: string): void => write(`c/openshell/gateways/${name}/mtls/${file}`, text);
+  put("ca.crt", own.certificate);
+  put("tls.crt", own.certificate);
+  put("tls.key", own.key);
 };
 const resolve = (choice: Partial<GatewayChoice> = {}) =>
   resolveGateway({ name: undefined, endpoint: undefined, insecure: false, ...choice }, where());
@@ -63,7 +73,9 @@ test("a registered gateway is reached with its certificates", () => {
   certificates("far");
   const target = resolve({ name: "far" });
   expect(target).toMatchObject({ kind: "remote", authMode: "mtls" });
-  expect(target.endpoint).toMatchObject({ tls: { ca: "ca.crt", cert: "tls.crt", key: "tls.key", verify: true } });
+  expect(target.endpoint).toMatchObject({
+    tls: { ca: own.certificate, cert: own.certificate, key: own.key, verify: true },
+  });
   expect(resolve({ name: "far", insecure: true }).endpoint).toMatchObject({ tls: { cert: undefined, verify: false } });
   register("plain", { gateway_endpoint: "http://far.example.com:8080", is_remote: true, auth_mode: "plaintext" });
   expect(resolve({ name: "plain" }).endpoint).toMatchObject({ tls: undefined });

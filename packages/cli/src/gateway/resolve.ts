@@ -153,16 +153,26 @@ function fromMetadata(name: string, metadata: GatewayMetadata, choice: GatewayCh
     });
   }
   const read = (file: string): string => {
-    const text = readText(join(folder, file));
-    if (text === undefined)
-      throw new CliError(`${join(folder, file)} is missing`, {
-        code: "certificate_missing",
-        next: "Copy it from the gateway",
-      });
-    return text;
+    const path = join(folder, file);
+    const text = readText(path);
+    const problem = text === undefined ? "is missing" : pemProblem(text, file.endsWith(".key"));
+    if (text !== undefined && problem === undefined) return text;
+    throw new CliError(`${path} ${problem}`, { code: "certificate_missing", next: "Copy it from the gateway" });
   };
   const tls = { ca: read("ca.crt"), cert: read("tls.crt"), key: read("tls.key"), verify: true };
   return { kind: "remote", name, authMode: "mtls", endpoint: { kind: "tcp", url, tls } };
+}
+
+/** What keeps a file from being a certificate or a key; its content is not repeated. */
+function pemProblem(text: string, key: boolean): string | undefined {
+  const { createPrivateKey, X509Certificate } = process.getBuiltinModule("node:crypto");
+  try {
+    if (key) createPrivateKey(text);
+    else new X509Certificate(text);
+    return undefined;
+  } catch {
+    return key ? "is no private key in PEM form" : "is no certificate in PEM form";
+  }
 }
 
 const URL_FORM = "Write https://HOST:PORT";

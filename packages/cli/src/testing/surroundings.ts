@@ -11,7 +11,7 @@ export interface Outcome {
 export interface CommandOptions {
   readonly env?: Readonly<Record<string, string | undefined>>;
   readonly cwd?: string;
-  readonly stdin?: string;
+  readonly stdin?: string | Uint8Array;
   /** Both output streams are terminals of this width. */
   readonly columns?: number;
 }

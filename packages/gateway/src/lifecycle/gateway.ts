@@ -249,7 +249,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     authMode: config.disableTls ? "plaintext" : "mtls",
   });
   if (discovery === "foreign") {
-    log.warn("a gateway of this name on another machine is registered; its registration is left as it is");
+    log.warn("a registration of this name is of another machine, or cannot be read; it is left as it is");
   }
   if (address.port !== DEFAULT_BIND.port && !config.bind.chosen) {
     log.info({ port: address.port }, `port ${DEFAULT_BIND.port} is taken; listening on another one`);

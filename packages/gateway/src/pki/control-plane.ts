@@ -1,9 +1,12 @@
 import { createPrivateKey, X509Certificate } from "node:crypto";
-import { readFile } from "node:fs/promises";
 import { isIP } from "node:net";
 import { join } from "node:path";
-import { ensureFolder, RuntimeError, systemCode, writeFileAtomic } from "@openshell/base";
+import { ensureFolder, RuntimeError, writeFileAtomic } from "@openshell/base";
+import { readTextFile, UnusableFile } from "@openshell/base/read-file.ts";
 import { type KeyPairPem, Validity } from "./types.ts";
+
+/** Keys and certificates are a few KiB. */
+const MAX_PEM_BYTES = 1024 * 1024;
 
 /** The CA of the control plane and what it signed for this gateway. It has nothing to do with inspected traffic. */
 export interface ControlPlanePki {
@@ -121,11 +124,11 @@ function pairFiles(folder: string, certificateName: string, keyName: string) {
 
 async function readText(path: string): Promise<string | undefined> {
   try {
-    return await readFile(path, "utf8");
+    return readTextFile(path, MAX_PEM_BYTES);
   } catch (cause) {
-    if (systemCode(cause) === "ENOENT") return undefined;
-    const message = `cannot read ${path} (${systemCode(cause)})`;
-    throw new RuntimeError("pki_unreadable", message, {
+    if (!(cause instanceof UnusableFile)) throw cause;
+    if (cause.missing) return undefined;
+    throw new RuntimeError("pki_unreadable", `${path} ${cause.message}`, {
       next: "Correct the file's rights, or remove it to have a new one made",
       cause,
     });
