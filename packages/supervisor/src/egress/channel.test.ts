@@ -1,5 +1,6 @@
 import { describe, expect, test } from "vitest";
 import { BufferBudget } from "./channel.ts";
+import type { FairShare } from "./fair-share.ts";
 import { READ_AHEAD_BYTES } from "./limits.ts";
 import { pipedChannel } from "./testing/pipe.ts";
 
@@ -97,6 +98,70 @@ describe("channels", () => {
     feed("abc");
     expect(await waiting).toBe(true);
     expect((await channel.read(100))!.toString()).toBe("abc");
+  });
+});
+
+describe("a channel of a sandbox that had its slice", () => {
+  /** A share that is never ready, and what waits for it. */
+  function busy() {
+    const waiting: (() => void)[] = [];
+    const share = { ready: () => false, later: (work: () => void) => waiting.push(work) } as unknown as FairShare;
+    return { share, waiting, go: () => waiting.splice(0).forEach((work) => void work()) };
+  }
+
+  test("gives bytes and the end in order when its turn comes, once for all that came", async () => {
+    const { share, waiting, go } = busy();
+    const { channel, feed, finish, budget } = pipedChannel(undefined, undefined, share);
+    let got = "";
+    const first = Promise.resolve(channel.read(1_000)).then((chunk) => {
+      got = chunk!.toString();
+    });
+    feed("abc");
+    feed("de");
+    await turn();
+    expect([got, waiting.length, budget.used]).toEqual(["", 1, 5]);
+    go();
+    await first;
+    expect(got).toBe("abc");
+    expect((await channel.read(1_000))!.toString()).toBe("de");
+    const last = channel.read(1_000);
+    finish();
+    expect(await last).toBeNull();
+    expect(budget.used).toBe(0);
+  });
+
+  test("its end does not overtake what waits", async () => {
+    const { share, go } = busy();
+    const { channel, feed, finish } = pipedChannel(undefined, undefined, share);
+    const first = channel.read(1_000);
+    feed("abc");
+    finish();
+    expect((await first)!.toString()).toBe("abc");
+    expect(await channel.read(1_000)).toBeNull();
+    go();
+  });
+
+  test("stops the event loop from looking at its socket until then", async () => {
+    const { share, go } = busy();
+    const { channel, feed, stream } = pipedChannel(undefined, undefined, share);
+    const calls: string[] = [];
+    Object.assign(stream, { _handle: { readStop: () => calls.push("stop"), readStart: () => calls.push("start") } });
+    const first = channel.read(1_000);
+    feed("a");
+    await turn();
+    expect(calls).toEqual(["stop"]);
+    go();
+    await first;
+    expect(calls).toEqual(["stop", "start"]);
+    const second = channel.read(1_000);
+    feed("b");
+    await turn();
+    const whole = channel.detach();
+    expect(calls).toEqual(["stop", "start", "stop", "start"]);
+    expect(whole.read()?.toString()).toBe("b");
+    channel.destroy();
+    void Promise.resolve(second).catch(() => {});
+    go();
   });
 });
 

@@ -2,6 +2,8 @@ import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { TLSSocket } from "node:tls";
 import { RuntimeError, systemCode } from "@openshell/base";
+import type { FairShare } from "./fair-share.ts";
+import { holdReads, releaseReads } from "./hold-reads.ts";
 import { LINGER_BYTES, LINGER_MS, READ_AHEAD_BYTES, WRITE_AHEAD_BYTES } from "./limits.ts";
 
 /** Counts what is read and not yet passed on, over all connections of a sandbox. Readers stop above the limit and go on below seven eighths of it. */
@@ -95,7 +97,10 @@ export class Channel {
   readonly socket: Duplex;
   readonly #budget: BufferBudget;
   readonly #deadlines: Deadlines;
+  readonly #share: FairShare;
   readonly #queue: Buffer[] = [];
+  /** What came in waits for the sandbox's turn. */
+  #deferred = false;
   #queued = 0;
   #paused = false;
   #ended = false;
@@ -117,10 +122,11 @@ export class Channel {
   /** When the last byte came in; `Deadlines.now` time. */
   lastRead: number;
 
-  constructor(socket: Duplex, budget: BufferBudget, deadlines: Deadlines) {
+  constructor(socket: Duplex, budget: BufferBudget, deadlines: Deadlines, share: FairShare) {
     this.socket = socket;
     this.#budget = budget;
     this.#deadlines = deadlines;
+    this.#share = share;
     this.lastRead = deadlines.now();
     socket.on("data", this.#onData);
     socket.on("end", this.#onEnd);
@@ -297,6 +303,8 @@ export class Channel {
   /** Takes the socket out, with unread bytes put back into it: the next owner (TLS, a tunnel) sees the stream whole. */
   detach(): Duplex {
     this.#detached = true;
+    if (this.#deferred) releaseReads(this.socket);
+    this.#deferred = false;
     this.socket.pause();
     this.#unhook();
     for (let chunk = this.#queue.pop(); chunk !== undefined; chunk = this.#queue.pop()) {
@@ -326,7 +334,8 @@ export class Channel {
       return;
     }
     const reader = this.#reader;
-    if (reader !== undefined) {
+    const mine = !this.#deferred && this.#share.ready();
+    if (reader !== undefined && mine) {
       this.#reader = undefined;
       reader.resolve(chunk);
       return;
@@ -334,15 +343,38 @@ export class Channel {
     this.#queue.push(chunk);
     this.#queued += chunk.length;
     this.#budget.charge(chunk.length);
+    if (!mine) this.#defer();
     if (this.#queued >= READ_AHEAD_BYTES || this.#budget.exhausted) {
       this.#paused = true;
       this.socket.pause();
     }
   };
 
+  /** These bytes came when others have the event loop; no more are read until it is the sandbox's turn. */
+  #defer(): void {
+    if (this.#deferred) return;
+    this.#deferred = true;
+    holdReads(this.socket);
+    this.#share.later(() => this.#deliver());
+  }
+
+  #deliver(more = true): void {
+    if (!this.#deferred) return;
+    this.#deferred = false;
+    if (more) releaseReads(this.socket);
+    const reader = this.#reader;
+    const chunk = reader === undefined ? undefined : this.#queue.shift();
+    if (reader === undefined || chunk === undefined) return;
+    this.#reader = undefined;
+    this.#take(chunk.length);
+    reader.resolve(chunk);
+  }
+
   readonly #onEnd = (): void => {
     this.#ended = true;
     this.unsolicited?.();
+    // The end comes after what came before it.
+    this.#deliver(false);
     const reader = this.#reader;
     this.#reader = undefined;
     reader?.resolve(null);
@@ -357,6 +389,7 @@ export class Channel {
   readonly #onSocketClose = (): void => {
     this.#closed = true;
     this.#unhook();
+    this.#deliver(false);
     const failure = this.#failure ?? closedError();
     const reader = this.#reader;
     this.#reader = undefined;

@@ -2,6 +2,7 @@ import type { OnReadOpts, Socket } from "node:net";
 import type { Clock } from "@openshell/base";
 import type { BufferBudget, Deadlines } from "./channel.ts";
 import type { EgressEvents } from "./events.ts";
+import type { FairShare } from "./fair-share.ts";
 import type { GenerationHolder } from "./generation.ts";
 import type { Identifier } from "./identify.ts";
 import type { LimitName } from "./limit-events.ts";
@@ -24,6 +25,8 @@ export interface EgressContext {
   readonly onLimit: (limit: LimitName) => void;
   readonly budget: BufferBudget;
   readonly deadlines: Deadlines;
+  /** The sandbox's part of the event loop. */
+  readonly share: FairShare;
   readonly pool: UpstreamPool;
   readonly dial: Dialer;
   readonly clock: Clock;

@@ -66,14 +66,16 @@ export class Flow implements Subject, SessionFlow {
     this.#accepted = accepted;
     this.#onRecognised = onRecognised;
     this.origin = accepted.origin;
-    this.#channel = new Channel(accepted.socket, context.budget, context.deadlines);
+    this.#channel = new Channel(accepted.socket, context.budget, context.deadlines, context.share);
   }
 
   /** Resolves when the connection is over. Never rejects. */
   async run(): Promise<void> {
-    const { generations } = this.#context;
+    const { generations, share } = this.#context;
     generations.register(this);
     try {
+      const turn = share.turn();
+      if (turn !== undefined) await turn;
       if (this.#accepted.destination === undefined) await this.#explicit();
       else await this.#transparent(this.#accepted.destination);
     } catch (error) {
@@ -219,7 +221,10 @@ export class Flow implements Subject, SessionFlow {
   }
 
   async #identify(): Promise<Refusal | undefined> {
-    const found = await this.#context.identifier.identify(this.#accepted.pair);
+    const { identifier, share } = this.#context;
+    const found = await identifier.identify(this.#accepted.pair);
+    const turn = share.turn();
+    if (turn !== undefined) await turn;
     if (found.known) {
       this.owners = found.owners;
       return undefined;
@@ -328,7 +333,7 @@ export class Flow implements Subject, SessionFlow {
 
   /** Rejects, with the connection gone, when the client breaks off or makes up names faster than certificates are signed. */
   async #acceptTls(channel: Channel, host: string): Promise<Channel> {
-    const { leaves, leafRate, budget, deadlines } = this.#context;
+    const { leaves, leafRate, budget, deadlines, share } = this.#context;
     if (!leaves.has(host) && !leafRate.take()) {
       this.#context.onLimit("tlsHostsPerSecond");
       channel.destroy(true);
@@ -336,7 +341,11 @@ export class Flow implements Subject, SessionFlow {
         next: "Wait a moment, or contact fewer different hosts.",
       });
     }
-    return acceptTls(channel, await leaves.context(host), budget, deadlines);
+    const secureContext = await leaves.context(host);
+    // The handshake is computed as soon as it is accepted.
+    const turn = share.turn();
+    if (turn !== undefined) await turn;
+    return acceptTls(channel, secureContext, budget, deadlines, share);
   }
 
   async #http(channel: Channel, scheme: "http" | "https", target: Target | undefined): Promise<void> {
@@ -386,7 +395,7 @@ export class Flow implements Subject, SessionFlow {
     }
     if (how.connect)
       void channel.write("HTTP/1.1 200 Connection Established\r\n\r\n", HANDSHAKE_MS, "latin1")?.catch(() => undefined);
-    const tunnel = new Tunnel(channel.detach(), upstream, context.budget, context.deadlines, how.refuseFirst);
+    const tunnel = new Tunnel(channel.detach(), upstream, context, how.refuseFirst);
     this.#end = () => tunnel.destroy();
     await tunnel.run(reader);
   }

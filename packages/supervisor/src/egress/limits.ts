@@ -124,10 +124,21 @@ export const DNS_MESSAGE_BYTES = 4_096;
 export const DNS_WAITING = 200;
 export const DNS_TCP_CONNECTIONS = 64;
 export const DNS_TCP_IDLE_MS = 10_000;
+/** A connection that asks faster than it may is not read for so long. */
+export const DNS_TCP_PAUSE_MS = 50;
 /** New names are saved for a successor at most so often: the whole table travels each time. */
 export const SAVE_DELAY_MS = 250;
 /** `Boundary.saveState` takes so much. */
 export const STATE_BYTES = 256 * 1024;
+
+/** What one sandbox may take of the event loop before its neighbours are served, while any other has work. */
+export const SHARE_SLICE_MS = 0.5;
+/** The same while no other sandbox of the host has work; commands and configuration are served in between. */
+export const SHARE_ALONE_MS = 10;
+/** What an event costs before anybody can measure it: the loop, the system call, Node's own layers. */
+export const SHARE_EVENT_MS = 0.015;
+/** So long after two sandboxes had work they count as neighbours. */
+export const SHARE_CONTENDED_MS = 1_000;
 
 /** Ports of control planes (etcd, Kubernetes, kubelet) that are refused on every declared destination. */
 export const CONTROL_PLANE_PORTS: ReadonlySet<number> = new Set([2379, 2380, 6443, 10250, 10255]);

@@ -12,6 +12,7 @@ import { parseDeniedEndpoint } from "./destination.ts";
 import { NameTable } from "./dns/names.ts";
 import { DnsServer } from "./dns/server.ts";
 import type { EgressEvents } from "./events.ts";
+import { type FairShare, FairShares } from "./fair-share.ts";
 import { type Accepted, Flow } from "./flow.ts";
 import { type EgressNetwork, type Generation, GenerationHolder } from "./generation.ts";
 import type { ExecutableHasher } from "./hash.ts";
@@ -58,6 +59,8 @@ export interface SandboxEgressDeps {
   /** One for a host. */
   readonly hasher: ExecutableHasher;
   readonly network: NetworkSettings;
+  /** Its part of the host's event loop, closed with it. Absent: it has no neighbours. */
+  readonly share?: FairShare;
   readonly limits?: Partial<EgressLimits>;
   readonly tools?: SocketTools;
   /** Table of a predecessor (`Boundary.loadState`), empty when there is none. */
@@ -101,12 +104,13 @@ export class SandboxEgress implements AsyncDisposable {
     const budget = new BufferBudget(this.#limits.bufferedBytes, () => limitEvents.reached("bufferedBytes"));
     const deadlines = new Deadlines(now);
     const dial = deps.dial ?? dialTcp;
+    const share = deps.share ?? new FairShares().open();
     this.#generations = new GenerationHolder({ number: 0, ...NOTHING, network: this.#network(deps.network) });
     this.#names = new NameTable((name) => this.#generations.current.policy.mentions(name), this.#limits.dnsNames);
     if (deps.state !== undefined) this.#names.import(deps.state);
     this.#names.onChange = () => this.#saveLater();
     const perSecond = this.#limits.dnsQueriesPerSecond;
-    this.#dns = new DnsServer(this.#names, new TokenBucket(perSecond, perSecond, now), (limit) =>
+    this.#dns = new DnsServer(this.#names, new TokenBucket(perSecond, perSecond, now), share, (limit) =>
       limitEvents.reached(limit),
     );
     const rate = new TokenBucket(this.#limits.newFlowsPerSecond, this.#limits.newFlowsPerSecond * 2, now);
@@ -123,8 +127,9 @@ export class SandboxEgress implements AsyncDisposable {
       leafRate: new TokenBucket(LEAVES_PER_SECOND, LEAVES_PER_SECOND * 4, now),
       budget,
       deadlines,
+      share,
       dial,
-      pool: new UpstreamPool(dial, budget, deadlines),
+      pool: new UpstreamPool(dial, budget, deadlines, share),
       clock: this.#clock,
       onError: deps.onError ?? (() => undefined),
     };
@@ -196,6 +201,7 @@ export class SandboxEgress implements AsyncDisposable {
     }
     for (const flow of this.#flows) flow.destroy();
     this.#context.pool.close();
+    this.#context.share[Symbol.dispose]();
     this.#limitEvents.flush();
     await Promise.all([this.#capture[Symbol.asyncDispose](), this.#dns[Symbol.asyncDispose]()]);
   }

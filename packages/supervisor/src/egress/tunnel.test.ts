@@ -2,6 +2,7 @@ import { createHash } from "node:crypto";
 import { type AddressInfo, connect, createServer, type Socket } from "node:net";
 import { describe, expect, test } from "vitest";
 import { BufferBudget, Deadlines } from "./channel.ts";
+import { FairShares } from "./fair-share.ts";
 import { DirectReader, Tunnel } from "./tunnel.ts";
 
 /** Two connected socket pairs with a tunnel between them: agent ⇄ [client … upstream] ⇄ origin. */
@@ -10,7 +11,9 @@ async function setUp(direct: boolean, refuseFirst?: (bytes: Buffer) => boolean) 
   const reader = direct ? new DirectReader() : undefined;
   const [upstream, origin] = await pair(reader);
   const budget = new BufferBudget(1 << 20);
-  const tunnel = new Tunnel(client, upstream, budget, new Deadlines(() => performance.now()), refuseFirst);
+  const deadlines = new Deadlines(() => performance.now());
+  const share = new FairShares().open();
+  const tunnel = new Tunnel(client, upstream, { budget, deadlines, share }, refuseFirst);
   return { agent, origin, budget, tunnel, done: tunnel.run(reader) };
 }
 

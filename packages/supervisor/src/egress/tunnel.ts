@@ -1,6 +1,8 @@
 import type { OnReadOpts } from "node:net";
 import type { Duplex } from "node:stream";
 import { type BufferBudget, type Deadlines, resetSocket } from "./channel.ts";
+import type { FairShare } from "./fair-share.ts";
+import { holdReads, releaseReads } from "./hold-reads.ts";
 import { TUNNEL_BUFFER_BYTES, TUNNEL_IDLE_MS, TUNNEL_TOTAL_MS, WRITE_AHEAD_BYTES } from "./limits.ts";
 
 const EMPTY = Buffer.alloc(0);
@@ -23,12 +25,20 @@ export interface TunnelBytes {
   readonly toClient: number;
 }
 
+/** Of the sandbox that the tunnel belongs to. */
+export interface TunnelAccounts {
+  readonly budget: BufferBudget;
+  readonly deadlines: Deadlines;
+  readonly share: FairShare;
+}
+
 /** Passes bytes both ways until both ends are closed; each direction waits for its receiver. Half-closing is kept. */
 export class Tunnel {
   readonly #client: Duplex;
   readonly #upstream: Duplex;
   readonly #budget: BufferBudget;
   readonly #deadlines: Deadlines;
+  readonly #share: FairShare;
   #toUpstream = 0;
   #toClient = 0;
   #lastActivity: number;
@@ -38,8 +48,7 @@ export class Tunnel {
   constructor(
     client: Duplex,
     upstream: Duplex,
-    budget: BufferBudget,
-    deadlines: Deadlines,
+    { budget, deadlines, share }: TunnelAccounts,
     refuseFirst?: (bytes: Buffer) => boolean,
   ) {
     this.#refuseFirst = refuseFirst;
@@ -47,6 +56,7 @@ export class Tunnel {
     this.#upstream = upstream;
     this.#budget = budget;
     this.#deadlines = deadlines;
+    this.#share = share;
     this.#lastActivity = deadlines.now();
   }
 
@@ -106,7 +116,7 @@ export class Tunnel {
       this.#budget.release(charged);
       charged = 0;
     };
-    reader.onBytes = (bytes) => {
+    const pass = (bytes: Buffer): boolean => {
       count(bytes.length);
       this.#lastActivity = this.#deadlines.now();
       if (to.destroyed || to.writableEnded) return true;
@@ -118,6 +128,13 @@ export class Tunnel {
       to.write(EMPTY, () => {
         settle();
         from.resume();
+      });
+      return false;
+    };
+    reader.onBytes = (bytes) => {
+      if (this.#share.ready()) return pass(bytes);
+      this.#share.later(() => {
+        if (pass(bytes)) from.resume();
       });
       return false;
     };
@@ -135,7 +152,7 @@ export class Tunnel {
       this.#budget.release(charged);
       charged = 0;
     };
-    from.on("data", (chunk: Buffer) => {
+    const pass = (chunk: Buffer): void => {
       if (from === this.#client && this.#toUpstream === 0 && this.#toClient === 0 && this.#refuseFirst?.(chunk)) {
         this.destroy();
         return;
@@ -147,6 +164,19 @@ export class Tunnel {
       this.#budget.charge(to.writableLength - charged);
       charged = to.writableLength;
       if (charged >= WRITE_AHEAD_BYTES || this.#budget.exhausted) from.pause();
+    };
+    from.on("data", (chunk: Buffer) => {
+      if (this.#share.ready()) {
+        pass(chunk);
+        return;
+      }
+      holdReads(from);
+      this.#budget.charge(chunk.length);
+      this.#share.later(() => {
+        this.#budget.release(chunk.length);
+        releaseReads(from);
+        pass(chunk);
+      });
     });
     to.on("drain", () => {
       settle();

@@ -2,6 +2,7 @@ import { type AddressInfo, connect, createServer, type Server, type Socket } fro
 import { afterEach, describe, expect, test } from "vitest";
 import { parseAddress } from "./address.ts";
 import { BufferBudget, Deadlines } from "./channel.ts";
+import { FairShares } from "./fair-share.ts";
 import { POOL_IDLE_PER_KEY, UPSTREAM_IDLE_MS } from "./limits.ts";
 import { type Upstream, UpstreamPool, type UpstreamWish } from "./upstream-pool.ts";
 
@@ -32,6 +33,7 @@ async function setUp(onSocket: (socket: Socket) => void = () => undefined) {
     },
     new BufferBudget(1 << 20),
     new Deadlines(() => clock.now),
+    new FairShares().open(),
   );
   pools.push(pool);
   return { pool, clock, dialled, refuse, accepted };

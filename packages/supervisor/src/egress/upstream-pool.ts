@@ -4,6 +4,7 @@ import { RuntimeError, systemCode } from "@openshell/base";
 import { type AddressBytes, formatAddress } from "./address.ts";
 import { type BufferBudget, Channel, type Deadlines } from "./channel.ts";
 import type { Dialer } from "./context.ts";
+import type { FairShare } from "./fair-share.ts";
 import { isIpLiteral } from "./host-name.ts";
 import { DIAL_ADDRESS_MS, DIAL_TOTAL_MS, POOL_IDLE_PER_KEY, POOL_IDLE_TOTAL, UPSTREAM_IDLE_MS } from "./limits.ts";
 
@@ -38,6 +39,7 @@ export class UpstreamPool {
   readonly #dial: Dialer;
   readonly #budget: BufferBudget;
   readonly #deadlines: Deadlines;
+  readonly #share: FairShare;
   readonly #idle = new Map<string, Upstream[]>();
   readonly #trustKeys = new WeakMap<SecureContext, number>();
   #nextTrustKey = 1;
@@ -45,8 +47,9 @@ export class UpstreamPool {
   #timer: NodeJS.Timeout | undefined;
   #closed = false;
 
-  constructor(dial: Dialer, budget: BufferBudget, deadlines: Deadlines) {
+  constructor(dial: Dialer, budget: BufferBudget, deadlines: Deadlines, share: FairShare) {
     this.#dial = dial;
+    this.#share = share;
     this.#budget = budget;
     this.#deadlines = deadlines;
   }
@@ -151,7 +154,7 @@ export class UpstreamPool {
       if (left <= 0 || !wish.wanted()) break;
       try {
         const socket = await openUpstream(this.#dial, wish, address, Math.min(left, DIAL_ADDRESS_MS));
-        const channel = new Channel(socket, this.#budget, this.#deadlines);
+        const channel = new Channel(socket, this.#budget, this.#deadlines, this.#share);
         if (this.#closed) {
           channel.destroy();
           throw new RuntimeError("sandbox_closed", "The sandbox is closing");

@@ -12,6 +12,7 @@ import { createConfigEvents } from "../config/config-events.ts";
 import { ConfigurationController, type EgressPort } from "../config/controller.ts";
 import { ImageRoot } from "../config/image-root.ts";
 import { isOn, OCSF_JSON_ENABLED } from "../config/settings.ts";
+import { FairShares } from "../egress/fair-share.ts";
 import { type ExecutableHasher, WorkerHasher } from "../egress/hash.ts";
 import type { EgressLimits } from "../egress/limits.ts";
 import { type NetworkSettings, SandboxEgress } from "../egress/sandbox-egress.ts";
@@ -32,6 +33,7 @@ import type { GatewayLink } from "./link.ts";
 export class SharedResources implements AsyncDisposable {
   readonly trust = new TrustStore();
   readonly hasher: ExecutableHasher = new WorkerHasher();
+  readonly shares = new FairShares();
   readonly #mints = new Map<string, Promise<LeafMint>>();
 
   /** One mint a CA: a host of one workspace has one. */
@@ -110,6 +112,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       hasher: deps.shared.hasher,
       network: networkOf(assignment),
       limits: limitsOf(assignment),
+      share: stack.use(deps.shared.shares.open()),
       tools: createSocketTools(addon),
       state: await boundary.loadState(),
       // Only its name and place in the code: the message may quote what a client sent.
@@ -121,11 +124,16 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       clock,
     }),
   );
+  const root = new ImageRoot(layout.imageRoot);
   const readiness = new ReadinessTracker();
   const served = new ServedOnPublication(egress);
   const configuration = new ConfigurationController({
     egress: served,
-    compile: createCompiler(credentials, () => clock.now()),
+    compile: createCompiler(
+      credentials,
+      () => clock.now(),
+      (path) => root.realPath(path),
+    ),
     events: createConfigEvents((event) => eventLog.emit(event), clock, redact),
     readiness,
     onSettings: (settings) => {
@@ -154,7 +162,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
     boundary,
     workload,
     configuration,
-    root: new ImageRoot(layout.imageRoot),
+    root,
     readiness,
   });
   stack.move();

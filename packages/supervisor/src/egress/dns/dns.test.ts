@@ -2,6 +2,7 @@ import { Resolver } from "node:dns/promises";
 import { closeSync, openSync } from "node:fs";
 import { connect } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
+import { FairShares } from "../fair-share.ts";
 import { SHARED_NAMES, STATE_BYTES, SYNTHETIC_BASE } from "../limits.ts";
 import { TokenBucket } from "../rate.ts";
 import { Fixture, readAll } from "../testing/fixture.ts";
@@ -25,7 +26,11 @@ function query(name: string, type = 1, flags = 0x0100, cls = 1): Buffer {
 }
 
 function server(mentioned: (name: string) => boolean = () => false, perSecond = 1e9) {
-  return new DnsServer(new NameTable(mentioned, 4096), new TokenBucket(perSecond, perSecond, () => 0));
+  return new DnsServer(
+    new NameTable(mentioned, 4096),
+    new TokenBucket(perSecond, perSecond, () => 0),
+    new FairShares().open(),
+  );
 }
 
 describe("questions", () => {
@@ -200,5 +205,29 @@ describe("over sockets", () => {
     const asked = Array.from({ length: 240 }, (_, n) => resolver.resolve4(`n${n}.example.com`));
     await expect(Promise.all(asked)).resolves.toHaveLength(240);
     expect(fixture.events.limits[0]).toMatchObject({ limit: "dns_queries_per_second", value: 200 });
+  });
+
+  test("a flood on one TCP connection is not read faster than it is answered", async () => {
+    fixture = await Fixture.create();
+    const socket = connect(fixture.dnsTcpPort, "127.0.0.1");
+    socket.on("error", () => {});
+    const message = query("api.example.com");
+    const block = Buffer.concat(
+      Array.from({ length: 1_000 }, () => [Buffer.from([0, message.length]), message]).flat(),
+    );
+    let answered = 0;
+    const many = new Promise<void>((resolve) =>
+      socket.on("data", (chunk: Buffer) => {
+        answered += chunk.length;
+        // More than the burst: they waited, and none was lost.
+        if (answered > 220 * (message.length + 18)) resolve();
+      }),
+    );
+    // More than the kernel's buffers hold.
+    for (let n = 0; n < 600; n += 1) socket.write(block);
+    await many;
+    expect(socket.writableLength).toBeGreaterThan(0);
+    expect(fixture.events.limits[0]).toMatchObject({ limit: "dns_queries_per_second" });
+    socket.destroy();
   });
 });

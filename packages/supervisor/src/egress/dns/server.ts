@@ -1,8 +1,10 @@
 import { createSocket, type RemoteInfo, type Socket as UdpSocket } from "node:dgram";
 import { createServer, type Server, type Socket } from "node:net";
+import type { FairShare } from "../fair-share.ts";
+import { holdReads, releaseReads } from "../hold-reads.ts";
 import { normaliseHost } from "../host-name.ts";
 import type { LimitName } from "../limit-events.ts";
-import { DNS_MESSAGE_BYTES, DNS_TCP_CONNECTIONS, DNS_TCP_IDLE_MS, DNS_WAITING } from "../limits.ts";
+import { DNS_MESSAGE_BYTES, DNS_TCP_CONNECTIONS, DNS_TCP_IDLE_MS, DNS_TCP_PAUSE_MS, DNS_WAITING } from "../limits.ts";
 import type { TokenBucket } from "../rate.ts";
 import { formatAnswer, formatError, parseQuery, RCODE, TYPE } from "./codec.ts";
 import type { NameTable } from "./names.ts";
@@ -11,15 +13,19 @@ import type { NameTable } from "./names.ts";
 export class DnsServer implements AsyncDisposable {
   readonly #names: NameTable;
   readonly #rate: TokenBucket;
+  readonly #share: FairShare;
   readonly #onLimit: (limit: LimitName) => void;
   readonly #connections = new Set<Socket>();
   readonly #waiting: { readonly message: Buffer; readonly peer: RemoteInfo }[] = [];
   #timer: NodeJS.Timeout | undefined;
+  /** The questions that wait are answered when it is the sandbox's turn. */
+  #turn = false;
   #udp: UdpSocket | undefined;
   #tcp: Server | undefined;
 
-  constructor(names: NameTable, rate: TokenBucket, onLimit: (limit: LimitName) => void = () => {}) {
+  constructor(names: NameTable, rate: TokenBucket, share: FairShare, onLimit: (limit: LimitName) => void = () => {}) {
     this.#names = names;
+    this.#share = share;
     this.#rate = rate;
     this.#onLimit = onLimit;
   }
@@ -41,7 +47,15 @@ export class DnsServer implements AsyncDisposable {
   #ask(message: Buffer, peer: RemoteInfo): void {
     if (message.length > DNS_MESSAGE_BYTES) return;
     if (this.#waiting.length < DNS_WAITING) this.#waiting.push({ message, peer });
-    if (this.#timer === undefined) this.#answerWaiting();
+    if (this.#timer !== undefined || this.#turn) return;
+    if (this.#share.ready()) this.#answerWaiting();
+    else {
+      this.#turn = true;
+      this.#share.later(() => {
+        this.#turn = false;
+        this.#answerWaiting();
+      });
+    }
   }
 
   #answerWaiting(): void {
@@ -93,8 +107,17 @@ export class DnsServer implements AsyncDisposable {
     socket.on("close", () => this.#connections.delete(socket));
     socket.setTimeout(DNS_TCP_IDLE_MS, () => socket.destroy());
     let pending: Buffer = Buffer.alloc(0);
-    socket.on("data", (chunk: Buffer) => {
-      pending = pending.length === 0 ? chunk : Buffer.concat([pending, chunk]);
+    // Above the rate no more is read from whoever asks: the kernel's buffers push back.
+    const goOn = (): void => {
+      if (socket.destroyed) return;
+      releaseReads(socket);
+      answerPending();
+    };
+    const pause = (): void => {
+      holdReads(socket);
+      setTimeout(goOn, DNS_TCP_PAUSE_MS).unref();
+    };
+    const answerPending = (): void => {
       while (pending.length >= 2) {
         const length = pending.readUInt16BE(0);
         // A client that does not read its answers is not worth keeping.
@@ -103,12 +126,25 @@ export class DnsServer implements AsyncDisposable {
           return;
         }
         if (pending.length < 2 + length) return;
+        if (this.#rate.waitMs > 0) {
+          this.#onLimit("dnsQueriesPerSecond");
+          pause();
+          return;
+        }
         const answer = this.answer(pending.subarray(2, 2 + length));
         pending = pending.subarray(2 + length);
         if (answer === undefined) continue;
         const size = Buffer.alloc(2);
         size.writeUInt16BE(answer.length);
         socket.write(Buffer.concat([size, answer]));
+      }
+    };
+    socket.on("data", (chunk: Buffer) => {
+      pending = pending.length === 0 ? chunk : Buffer.concat([pending, chunk]);
+      if (this.#share.ready()) answerPending();
+      else {
+        holdReads(socket);
+        this.#share.later(goOn);
       }
     });
   }

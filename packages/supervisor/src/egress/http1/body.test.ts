@@ -87,12 +87,34 @@ describe("chunked bodies", () => {
     expect((await read(chunked, [wire])).trailers?.names).toEqual(["X-Sum"]);
   });
 
+  test("many small ones that are there already are one piece, whatever stands behind them", async () => {
+    const { channel, feed } = pipedChannel();
+    const body = openBody(channel, chunked);
+    feed(`${"1\r\nx\r\n".repeat(1_000)}400\r\n${"y".repeat(1024)}\r\n2\r\nzz\r\n1\r\n`);
+    expect((await body.next(100))!.toString()).toBe("x".repeat(1_000));
+    expect((await body.next(100))!.toString()).toBe("y".repeat(1024));
+    expect((await body.next(100))!.toString()).toBe("zz");
+    feed("a\r\n1\r\nb\r\n0\r\n\r\nrest");
+    expect((await body.next(100))!.toString()).toBe("ab");
+    expect(body.done).toBe(true);
+    expect(await body.next(100)).toBeNull();
+    expect((await channel.read(100))!.toString()).toBe("rest");
+  });
+
+  test("small ones in front of a broken one are given out first", async () => {
+    const { channel, feed } = pipedChannel();
+    const body = openBody(channel, chunked);
+    feed("1\r\na\r\n1\r\nb\r\n1\r\ncd\r\n");
+    expect((await body.next(100))!.toString()).toBe("abc");
+    for (let n = 0; n < 2; n += 1) expect(() => body.next(100)).toThrow("longer than its size");
+  });
+
   test("are framed anew, without extensions", async () => {
     const from = pipedChannel();
     const to = pipedChannel();
     from.feed('3;evil="x"\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\n');
     await copyBody(openBody(from.channel, chunked), to.channel, new BodyWriter(to.channel, "chunked", 1_000), 1_000);
-    expect(to.sent()).toBe("3\r\nabc\r\n2\r\nde\r\n0\r\nA: b\r\n\r\n");
+    expect(to.sent()).toBe("5\r\nabcde\r\n0\r\nA: b\r\n\r\n");
   });
 
   test("gathers what was cut into very many small chunks", async () => {

@@ -1,5 +1,6 @@
 import { Duplex } from "node:stream";
 import { BufferBudget, Channel, Deadlines } from "../channel.ts";
+import { type FairShare, FairShares } from "../fair-share.ts";
 
 /** A channel over an in-memory stream: `feed` is what the peer sends, `sent` what it got. */
 export interface PipedChannel {
@@ -12,7 +13,11 @@ export interface PipedChannel {
   sent(): string;
 }
 
-export function pipedChannel(now: () => number = () => performance.now(), limit = 1 << 20): PipedChannel {
+export function pipedChannel(
+  now: () => number = () => performance.now(),
+  limit = 1 << 20,
+  share: FairShare = new FairShares().open(),
+): PipedChannel {
   const written: Buffer[] = [];
   const stream = new Duplex({
     read() {},
@@ -23,7 +28,7 @@ export function pipedChannel(now: () => number = () => performance.now(), limit 
   });
   const budget = new BufferBudget(limit);
   const deadlines = new Deadlines(now);
-  const channel = new Channel(stream, budget, deadlines);
+  const channel = new Channel(stream, budget, deadlines, share);
   return {
     channel,
     stream,

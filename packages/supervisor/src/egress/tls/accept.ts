@@ -2,6 +2,7 @@ import type { Socket } from "node:net";
 import { type SecureContext, TLSSocket } from "node:tls";
 import { RuntimeError, systemCode } from "@openshell/base";
 import { type BufferBudget, Channel, type Deadlines } from "../channel.ts";
+import type { FairShare } from "../fair-share.ts";
 import { HANDSHAKE_MS } from "../limits.ts";
 
 /** ALPN list in wire form: one entry, its length before it (RFC 7301 §3.1). */
@@ -16,6 +17,7 @@ export function acceptTls(
   secureContext: SecureContext,
   budget: BufferBudget,
   deadlines: Deadlines,
+  share: FairShare,
 ): Promise<Channel> {
   const raw = channel.detach() as Socket;
   raw.on("error", () => undefined);
@@ -43,7 +45,7 @@ export function acceptTls(
       clearTimeout(timer);
       socket.off("error", fail);
       socket.off("close", onClose);
-      resolve(new Channel(socket, budget, deadlines));
+      resolve(new Channel(socket, budget, deadlines, share));
     });
   });
 }
