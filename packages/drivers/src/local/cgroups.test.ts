@@ -146,6 +146,14 @@ describe("makeCgroups", () => {
     expect(made.isolation.map(({ name }) => name)).toEqual(["limit_pids"]);
     expect(readdirSync(join(base, "memory"))).toEqual([]);
   });
+  it("gives each sandbox a part of the processor of its own, limited or not", () => {
+    const unlimited = { memoryBytes: undefined, cpuMillis: undefined, pids: 9 };
+    const made = makeCgroups("s", unlimited, { unified: undefined, unifiedControllers: [], v1: v1("cpu", "pids") });
+    expect(made.folders).toEqual([join(base, "pids", "s"), join(base, "cpu", "s")]);
+    expect(readdirSync(join(base, "cpu", "s"))).toEqual([]);
+    const places = { unified: join(base, "unified"), unifiedControllers: ["cpu", "pids"], v1: v1("cpu") };
+    expect(makeCgroups("t", unlimited, places).folders).toEqual([join(base, "unified", "t")]);
+  });
   it("finds and removes what a crash left", async () => {
     const places: CgroupPlaces = {
       unified: join(base, "unified"),

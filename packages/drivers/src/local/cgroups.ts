@@ -138,7 +138,15 @@ export function makeCgroups(name: string, limits: CgroupLimits, places: CgroupPl
     limit("pids", String(limits.pids)),
     // A limit that nobody asked for is no layer: its absence reduces nothing.
   ].filter((layer) => layer !== undefined);
+  shareProcessor();
   return { folders, freezer: chooseFreezer(), isolation };
+
+  /** The scheduler divides time between groups before it does between processes: a fork bomb weighs as much as one sandbox. */
+  function shareProcessor(): void {
+    if (v2 !== undefined && places.unifiedControllers.includes("cpu")) return;
+    const parent = places.v1.get("cpu");
+    if (parent !== undefined) make(parent);
+  }
 
   function limit(controller: Controller, value: string | undefined): IsolationLayer | undefined {
     const layer = `limit_${controller}`;
