@@ -13,6 +13,7 @@ import { egress } from "./suites/egress.ts";
 import { exec } from "./suites/exec.ts";
 import { gateway } from "./suites/gateway.ts";
 import { idle } from "./suites/idle.ts";
+import { neighbours } from "./suites/neighbours.ts";
 import { policy } from "./suites/policy.ts";
 import { rpc } from "./suites/rpc.ts";
 import { append, type History, line, machine, type Result, table } from "./support/report.ts";
@@ -24,12 +25,12 @@ import { Build, type Stage } from "./support/stage.ts";
  *     npm run bench [-- NAME…] [--json FILE] [--seconds N] [--sandboxes N]
  *     npm run bench -- report [--out FILE]
  *
- * NAME: create, exec, egress, policy, gateway, rpc, idle, churn; all by default. --sandboxes: of each round of churn. Everything runs in a test internet, in a home of its own and on a
+ * NAME: create, exec, egress, policy, gateway, rpc, neighbours, idle, churn; all by default. --sandboxes: of each round of churn. Everything runs in a test internet, in a home of its own and on a
  * copy of the build; only the results stay: one line of JSON appended to FILE, by default a file of its own in bench/results/local.
  * Exit status 0 when every figure was measured, whatever its verdict: times of a busy machine are no failure.
  */
 
-const SUITES = { create, exec, egress, policy, gateway, rpc, idle, churn } as const;
+const SUITES = { create, exec, egress, policy, gateway, rpc, neighbours, idle, churn } as const;
 type SuiteName = keyof typeof SUITES;
 /** Not under version control; a run that others should see is written elsewhere with --json. */
 const LOCAL_RESULTS = resolve(import.meta.dirname, "results/local");

@@ -2,6 +2,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import net from "node:net";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import type { JsonObject } from "@bufbuild/protobuf";
 import { type Client, createClient } from "@connectrpc/connect";
 import { createConnectTransport } from "@connectrpc/connect-node";
 import { OpenShell, type Sandbox, SandboxPhase, type SandboxPolicy } from "@openshell/api";
@@ -42,6 +43,8 @@ export interface SandboxOptions {
   /** Folder or archive of a root file system. */
   readonly root?: string;
   readonly env?: Readonly<Record<string, string>>;
+  /** Limit, such as `512Mi`. */
+  readonly memory?: string;
   /** Main process; default: one that sleeps. */
   readonly command?: readonly string[];
 }
@@ -82,6 +85,15 @@ export function certificateClient(gateway: TestGateway): Client<typeof OpenShell
   };
   const nodeOptions = { key: read("tls.key"), cert: read("tls.crt"), ca: read("ca.crt"), rejectUnauthorized: true };
   return createClient(OpenShell, createConnectTransport({ baseUrl, httpVersion: "1.1", nodeOptions }));
+}
+
+function templateOf(options: SandboxOptions): { template?: { driverConfig?: JsonObject; resources?: JsonObject } } {
+  const { root, volumes, memory } = options;
+  if (root === undefined && volumes === undefined && memory === undefined) return {};
+  const driverConfig =
+    root === undefined && volumes === undefined ? {} : { driverConfig: { local: localConfig(options) } };
+  const resources = memory === undefined ? {} : { resources: { limits: { memory } } };
+  return { template: { ...driverConfig, ...resources } };
 }
 
 /** A gateway in the test internet, driven through its API. */
@@ -153,9 +165,7 @@ export class TestGateway implements AsyncDisposable {
         environment: { ...options.env },
         providers: [...(options.providers ?? [])],
         ...(options.policy === undefined ? {} : { policy: policyMessage(options.policy) }),
-        ...(options.volumes === undefined && options.root === undefined
-          ? {}
-          : { template: { driverConfig: { local: localConfig(options) } } }),
+        ...templateOf(options),
       },
     });
     const made = new TestSandbox(this, sandbox!.metadata!.name, sandbox!.metadata!.id);
