@@ -124,16 +124,11 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       clock,
     }),
   );
-  const root = new ImageRoot(layout.imageRoot);
   const readiness = new ReadinessTracker();
   const served = new ServedOnPublication(egress);
   const configuration = new ConfigurationController({
     egress: served,
-    compile: createCompiler(
-      credentials,
-      () => clock.now(),
-      (path) => root.realPath(path),
-    ),
+    compile: createCompiler(credentials, () => clock.now()),
     events: createConfigEvents((event) => eventLog.emit(event), clock, redact),
     readiness,
     onSettings: (settings) => {
@@ -162,7 +157,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
     boundary,
     workload,
     configuration,
-    root,
+    root: new ImageRoot(layout.imageRoot),
     readiness,
   });
   stack.move();
