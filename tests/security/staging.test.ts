@@ -166,6 +166,9 @@ attack(
     const before = await names(lab);
     const own = join(folder, "own.tar");
     writeFileSync(own, good);
+    const elsewhere = join(folder, "elsewhere");
+    mkdirSync(elsewhere);
+    writeFileSync(join(elsewhere, "x.tar"), good);
     const swaps: Record<string, (path: string) => void> = {
       nothing: () => {},
       link: (path) => symlinkSync(canary, path),
@@ -177,7 +180,7 @@ attack(
       less: (path) => writeFileSync(path, good.subarray(1)),
       "link in place of its folder": (path) => {
         rmSync(dirname(path), { recursive: true });
-        symlinkSync(lab.witness.folder, dirname(path));
+        symlinkSync(elsewhere, dirname(path));
       },
     };
     for (const [what, swap] of Object.entries(swaps)) {
@@ -186,7 +189,7 @@ attack(
       expect(await codeOf(create(client, stagingToken)), what).toBe(expected);
       expect(await codeOf(create(client, stagingToken)), what).toBe(expected);
     }
-    expect(readFileSync(own).equals(good)).toBe(true);
+    for (const kept of [own, join(elsewhere, "x.tar")]) expect(readFileSync(kept).equals(good)).toBe(true);
     expect(await names(lab)).toEqual(before);
     expect(inStaging(lab)).toEqual([]);
   },

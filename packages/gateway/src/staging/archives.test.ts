@@ -138,10 +138,20 @@ describe("a staged archive", () => {
           rmSync(dirname(path), { recursive: true });
           mkdirSync(join(state, "elsewhere"));
           writeFileSync(join(state, "elsewhere/x.tar"), "abcd");
-          linkSync(join(state, "elsewhere/x.tar"), join(state, "elsewhere/second"));
           symlinkSync(join(state, "elsewhere"), dirname(path));
         },
-        /second name/,
+        /is not there/,
+      ],
+      [
+        "a link in place of the slot",
+        (path) => {
+          const slot = dirname(dirname(path));
+          rmSync(slot, { recursive: true });
+          mkdirSync(join(state, "slot/upload"), { recursive: true });
+          writeFileSync(join(state, "slot/upload/x.tar"), "abcd");
+          symlinkSync(join(state, "slot"), slot);
+        },
+        /is not there/,
       ],
     ];
     for (const [what, put, says] of cases) {
@@ -152,6 +162,15 @@ describe("a staged archive", () => {
       expect(inStaging(), what).toEqual([]);
     }
     expect(readFileSync(secret, "utf8")).toBe("keys");
+    for (const kept of ["elsewhere/x.tar", "slot/upload/x.tar"])
+      expect(readFileSync(join(state, kept), "utf8")).toBe("abcd");
+  });
+
+  it("whose slot somebody removed is refused as one that has expired", async () => {
+    const archives = await started();
+    const slot = await archives.begin(request());
+    rmSync(dirname(dirname(slot.path)), { recursive: true });
+    await expect(archives.take(slot.token, forSandbox("box-1"))).rejects.toThrow(REFUSED);
   });
 });
 

@@ -5,7 +5,17 @@ import { failedPrecondition, invalidField, resourceExhausted } from "@openshell/
 import { type Clock, describeError, ensureFolder, LogField, systemCode, writeFileAtomic } from "@openshell/base";
 import type { Logger } from "pino";
 import { StagingLimit } from "./limits.ts";
-import { archiveProblem, discard, fileNameProblem, hashOf, newToken, readSlot, type Slot } from "./slot.ts";
+import {
+  archiveProblem,
+  discard,
+  fileNameProblem,
+  hashOf,
+  moveUpload,
+  newToken,
+  readSlot,
+  type Slot,
+  UPLOAD_FOLDER,
+} from "./slot.ts";
 
 export interface StagedArchivesOptions {
   /** The gateway's state folder, 0700. */
@@ -36,7 +46,6 @@ export interface BegunSlot {
 const SLOT = /^slot-([0-9a-f]{16})$/;
 const TAKEN = /^of-([A-Za-z0-9][A-Za-z0-9-]{0,127})$/;
 const ARCHIVE = "rootfs.tar";
-const UPLOAD = "upload";
 
 /** The archive that a sandbox has taken. */
 export function takenArchive(state: string, sandboxId: string): string {
@@ -114,7 +123,7 @@ export class StagedArchives implements AsyncDisposable {
           next: "Free space where the gateway keeps its state",
         });
       }
-      await mkdir(join(folder, UPLOAD), { recursive: true, mode: 0o700 });
+      await mkdir(join(folder, UPLOAD_FOLDER), { recursive: true, mode: 0o700 });
       await writeFileAtomic(join(folder, "slot.json"), JSON.stringify({ version: 1, ...slot }));
     } catch (error) {
       this.#slots.delete(slot.tokenHash);
@@ -122,7 +131,7 @@ export class StagedArchives implements AsyncDisposable {
       throw error;
     }
     this.#keep(slot);
-    return { token, path: join(folder, UPLOAD, fileName), maxBytes, expiresAt };
+    return { token, path: join(folder, UPLOAD_FOLDER, fileName), maxBytes, expiresAt };
   }
 
   /**
@@ -135,22 +144,18 @@ export class StagedArchives implements AsyncDisposable {
   ): Promise<void> {
     const slot = this.#slots.get(hashOf(token));
     const own = slot !== undefined && slot.workspace === workspace && slot.subject === subject;
-    if (!own || slot.expiresAt <= this.#options.clock.now()) {
-      throw failedPrecondition("the staging token is unknown, expired or was used before", {
-        next: "Ask for a new one with BeginRootfsTarStaging and copy the archive again",
-      });
-    }
+    if (!own || slot.expiresAt <= this.#options.clock.now()) throw tokenRefused();
     this.#slots.delete(slot.tokenHash);
     const used = `.used-${slot.id}`;
     this.#made?.add(used).add(`of-${sandboxId}`);
-    await rename(join(this.#folder, `slot-${slot.id}`), join(this.#folder, used));
+    await rename(join(this.#folder, `slot-${slot.id}`), join(this.#folder, used)).catch((error: unknown) => {
+      // Somebody cleared the folder.
+      throw systemCode(error) === "ENOENT" ? tokenRefused() : error;
+    });
     try {
       const archive = takenArchive(this.#options.state, sandboxId);
       await mkdir(join(archive, ".."), { mode: 0o700 });
-      const moved = await rename(join(this.#folder, used, UPLOAD, slot.fileName), archive).then(
-        () => true,
-        () => false,
-      );
+      const moved = await moveUpload(join(this.#folder, used), slot.fileName, archive);
       const problem = moved ? await archiveProblem(archive, slot.sizeBytes) : "is not there";
       if (problem === undefined) return;
       await this.release(sandboxId);
@@ -197,4 +202,10 @@ export class StagedArchives implements AsyncDisposable {
       if (!this.#closed.signal.aborted) log.warn({ err: error }, describeError(error));
     });
   }
+}
+
+function tokenRefused(): Error {
+  return failedPrecondition("the staging token is unknown, expired or was used before", {
+    next: "Ask for a new one with BeginRootfsTarStaging and copy the archive again",
+  });
 }

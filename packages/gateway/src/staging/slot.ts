@@ -70,6 +70,25 @@ export async function discard(parent: string, name: string): Promise<void> {
   await rm(join(parent, trash), { recursive: true, force: true });
 }
 
+/** Folder of a slot that the archive is put into. */
+export const UPLOAD_FOLDER = "upload";
+const FOLDER = constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW;
+
+/**
+ * Moves what was put into a slot out of it, and nothing else: each folder on the way is held by descriptor, so that a link
+ * in its place cannot make this move a file of somebody else's. False: there is nothing.
+ */
+export async function moveUpload(slot: string, fileName: string, to: string): Promise<boolean> {
+  try {
+    await using outer = await open(slot, FOLDER);
+    await using upload = await open(`/proc/self/fd/${outer.fd}/${UPLOAD_FOLDER}`, FOLDER);
+    await rename(`/proc/self/fd/${upload.fd}/${fileName}`, to);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 /**
  * What is wrong with a file that was put into a slot, or undefined. Opened without following a link and without waiting for
  * a pipe; a second name would leave the file in somebody else's hands, or be a file of somebody else's.
