@@ -1,4 +1,5 @@
 import { mkdtempSync, rmSync } from "node:fs";
+import { request } from "node:http";
 import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -91,4 +92,51 @@ it("the lane is what serves plain gRPC in a gateway", async () => {
   };
   const client = await open({ ...(lane === undefined ? {} : { lane }), handler: unreachable });
   expect((await client.health({})).version).toBe("1");
+});
+
+describe("JSON in the Connect protocol", () => {
+  const post = async (rpc: string, body: string | Uint8Array) => {
+    const { status, text } = await new Promise<{ status: number; text: string }>((resolve, reject) => {
+      const path = `/openshell.v1.OpenShell/${rpc}`;
+      const headers = { "content-type": "application/json" };
+      const call = request({ socketPath: join(folder, "s"), method: "POST", path, headers }, (response) => {
+        let text = "";
+        response.setEncoding("utf8").on("data", (chunk: string) => {
+          text += chunk;
+        });
+        response.once("end", () => resolve({ status: response.statusCode ?? 0, text }));
+      });
+      call.once("error", reject);
+      call.end(body);
+    });
+    return {
+      http: status,
+      text,
+      ...(JSON.parse(text) as { code?: string; message?: string; details?: { type: string }[] }),
+    };
+  };
+
+  it("that is no request is refused at its field, with details, and not repeated", async () => {
+    await open(served());
+    for (const body of [
+      '{"provider": {"credentials": "hunter2"}}',
+      '{"provider": {"type": hunter2}}',
+      '{"hunter": 2}',
+    ]) {
+      const { http, code, details, text } = await post("CreateProvider", body);
+      expect([http, code]).toEqual([400, "invalid_argument"]);
+      expect(details?.map(({ type }) => type)).toContain("google.rpc.BadRequest");
+      expect(text).not.toContain("hunter2");
+    }
+    expect(await post("Health", "{}")).toMatchObject({ http: 200 });
+  });
+
+  it("that is not UTF-8 is refused, not changed", async () => {
+    await open(served());
+    const body = Buffer.from('{"name": "gr\u00fcn"}', "latin1");
+    expect(await post("GetSandbox", body)).toMatchObject({
+      code: "invalid_argument",
+      message: "request: is not UTF-8",
+    });
+  });
 });

@@ -1,4 +1,4 @@
-import type { ConnectRouter, Interceptor } from "@connectrpc/connect";
+import { type ConnectRouter, createConnectRouter, type Interceptor } from "@connectrpc/connect";
 import { connectNodeAdapter } from "@connectrpc/connect-node";
 import { undecodable } from "@openshell/api/decode-error.ts";
 import { errorBoundary } from "@openshell/api/error-boundary.ts";
@@ -7,8 +7,12 @@ import type { Logger } from "pino";
 import { contextOf } from "../auth/context.ts";
 import type { AnyRequest, AnyResponse, RpcServer } from "./dispatcher.ts";
 import { FailureLog } from "./failure-log.ts";
+import { JsonRequests } from "./json-requests.ts";
 import { HttpLimits } from "./limits.ts";
 import { translateError } from "./translate-error.ts";
+
+/** A misspelt key of a request written by hand would be left out in silence. */
+const JSON_OPTIONS = { ignoreUnknownFields: false };
 
 export interface RpcOptions {
   readonly routes: (router: ConnectRouter) => void;
@@ -33,13 +37,21 @@ export function rpcServer(options: RpcOptions): RpcServer {
     routes,
     contextValues: contextOf,
     readMaxBytes: options.messageBytes ?? HttpLimits.messageBytes,
-    // A misspelt key of a request written by hand would be left out in silence.
-    jsonOptions: { ignoreUnknownFields: false },
+    jsonOptions: JSON_OPTIONS,
     shutdownSignal: options.stopping,
   };
   const interceptors = [boundary, ...options.interceptors];
-  const handler = connectNodeAdapter({
+  const router = createConnectRouter();
+  routes(router);
+  const json = new JsonRequests(
+    new Map(router.handlers.map(({ requestPath, method }) => [requestPath, method.input])),
+    JSON_OPTIONS,
+  );
+  // The library takes a text decoder here, and does not say so in this type.
+  const jsonOptions = { ...JSON_OPTIONS, textDecoder: json };
+  const serve = connectNodeAdapter({
     ...shared,
+    jsonOptions,
     interceptors: [decodeEncoded, ...interceptors],
     // Clients offer gzip by default; on one machine compressing costs more than the bytes it saves.
     compressMinBytes: Number.MAX_SAFE_INTEGER,
@@ -47,5 +59,7 @@ export function rpcServer(options: RpcOptions): RpcServer {
     grpc: true,
     connect: true,
   }) as (request: AnyRequest, response: AnyResponse) => void;
+  const handler = (request: AnyRequest, response: AnyResponse): void =>
+    json.during(request.url, () => serve(request, response));
   return { handler, lane: grpcLane({ ...shared, interceptors, undecodable }) };
 }
