@@ -1,9 +1,8 @@
-import { realpath } from "node:fs/promises";
 import { exactBinaries, type Policy } from "@openshell/policy";
 
 /**
- * Folders that the sandbox sees as the host has them and that the agent cannot change. Links elsewhere are not followed:
- * an agent that may write a link could choose which executable a rule means.
+ * Folders that come from the host or the image, where links are looked up as the agent cannot change them. Links elsewhere
+ * are not followed: an agent that may write a link could choose which executable a rule means.
  */
 const SHARED_READ_ONLY = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"] as const;
 
@@ -17,7 +16,7 @@ function isShared(path: string): boolean {
  */
 export async function resolveBinaries(
   policy: Policy,
-  resolve: (path: string) => Promise<string> = realpath,
+  resolve: (path: string) => Promise<string>,
 ): Promise<ReadonlyMap<string, string>> {
   const resolved = new Map<string, string>();
   await Promise.all(

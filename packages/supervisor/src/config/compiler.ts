@@ -7,8 +7,15 @@ import type { ConfigurationCompiler, InstalledEnvironment } from "./compile.ts";
 /** Violations named in one failure; the rest are counted. */
 const NAMED_VIOLATIONS = 5;
 
-/** The compiler of one sandbox. It keeps the sandbox's credential generations, so that a rotated value keeps its placeholder. */
-export function createCompiler(credentials: CredentialState, now: () => number): ConfigurationCompiler {
+/**
+ * The compiler of one sandbox. It keeps the sandbox's credential generations, so that a rotated value keeps its placeholder.
+ * `realPath` follows links of the sandbox's root.
+ */
+export function createCompiler(
+  credentials: CredentialState,
+  now: () => number,
+  realPath: (path: string) => Promise<string>,
+): ConfigurationCompiler {
   let installed: { readonly revision: string; readonly environment: InstalledEnvironment } | undefined;
   const current = (): InstalledEnvironment => {
     const generation = credentials.current;
@@ -30,7 +37,7 @@ export function createCompiler(credentials: CredentialState, now: () => number):
       // The gateway sends the effective policy: rules that it composed from providers are part of it.
       const parsed = policyFromProto(config.policy, { origin: "effective" });
       if (parsed.ok) {
-        const resolvedBinaries = await resolveBinaries(parsed.policy);
+        const resolvedBinaries = await resolveBinaries(parsed.policy, realPath);
         return { ok: true, policy: compilePolicy(parsed.policy, { resolvedBinaries }) };
       }
       const named = parsed.violations.slice(0, NAMED_VIOLATIONS).map(({ path, message }) => `${path}: ${message}`);

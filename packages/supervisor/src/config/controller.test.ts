@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
   ConfigApplyOutcome,
@@ -21,6 +22,7 @@ import { ConfigurationController } from "./controller.ts";
 import type { Settings } from "./settings.ts";
 
 const O = ConfigApplyOutcome;
+const nowhere = (): Promise<string> => Promise.reject(new Error("ENOENT"));
 
 /** One policy a hash; `bad` cannot be enforced. */
 function config(revision: string, more: MessageInitShape<typeof SandboxConfigSchema> = {}): SandboxConfig {
@@ -88,7 +90,7 @@ describe("configuration of one sandbox", () => {
     const credentials = new CredentialState();
     controller = new ConfigurationController({
       egress: { publish: async (configuration) => void published.push(configuration) },
-      compile: createCompiler(credentials, () => 0),
+      compile: createCompiler(credentials, () => 0, nowhere),
       events: createConfigEvents(
         (event) => events.push(event),
         systemClock,
@@ -293,7 +295,7 @@ describe("configuration of one sandbox", () => {
     it("is unavailable before a configuration was accepted", async () => {
       const fresh = new ConfigurationController({
         egress: { publish: async () => {} },
-        compile: createCompiler(new CredentialState(), () => 0),
+        compile: createCompiler(new CredentialState(), () => 0, nowhere),
         events: createConfigEvents(() => {}, systemClock, String),
         readiness: new ReadinessTracker(),
         onSettings: () => {},
@@ -371,6 +373,10 @@ describe("configuration of one sandbox", () => {
     });
     it("follows a changed mode at once, although it stays the same", async () => {
       await apply(bad("fail_closed"));
+      expect((await apply(bad("retain_last_valid"))).outcome).toBe(O.FAILED_RETAINED_LAST_KNOWN_GOOD);
+      expect(connect().allowed).toBe(true);
+      await apply(bad("fail_closed"));
+      expect(connect().allowed).toBe(false);
       expect(await apply(bad("retain_last_valid", "c3"))).toMatchObject({
         outcome: O.FAILED_RETAINED_LAST_KNOWN_GOOD,
         appliedRevision: "c1",
@@ -434,11 +440,22 @@ describe("configuration of one sandbox", () => {
     });
   });
 
+  it("shows no credential to whoever prints what it holds, in force or waiting", async () => {
+    await start();
+    await apply(environment({ providerRevision: "p2" }, "secret-of-p2"));
+    await apply(config("c3", { attachmentEpoch: "e3" }));
+    for (const thing of [controller, published, readiness, events]) {
+      const shown = `${inspect(thing, { depth: 20, showHidden: true })}${JSON.stringify(thing)}`;
+      expect(shown).not.toMatch(/secret-of/);
+    }
+  });
+
   it("puts nothing in force after its time is over", async () => {
     await start();
     const late = new AbortController();
     late.abort();
-    await expect(controller.update({ config: config("c2", { policyHash: "h2" }) }, late.signal)).rejects.toThrow();
+    for (const component of [{ config: config("c2", { policyHash: "h2" }) }, { environment: unusable() }])
+      await expect(controller.update(component, late.signal)).rejects.toThrow();
     expect(published).toHaveLength(1);
     const problem = { code: "apply_timeout", message: "late", next: "" } as const;
     expect(controller.unapplied({ config: config("c2") }, problem)).toMatchObject({

@@ -11,6 +11,7 @@ import type {
   ConfigurationCompiler,
   ConfigurationProblem,
   InstalledEnvironment,
+  PolicyResult,
 } from "./compile.ts";
 import type { ConfigEvents } from "./config-events.ts";
 import { identityOf, type PairIdentity, pairs } from "./identity.ts";
@@ -132,7 +133,7 @@ export class ConfigurationController {
     this.#stagedConfig = undefined;
     this.#stagedEnvironment = undefined;
     const first = this.#current === undefined;
-    const checked = await this.#deps.compile.policy(config);
+    const checked = await this.#compile(config);
     const problem = this.#deps.compile.check(environment);
     const refused = (cause: string): ConfigurationProblem => ({
       code: "configuration_rejected",
@@ -168,7 +169,7 @@ export class ConfigurationController {
       this.#rejected = undefined;
       return duplicate(config.configRevision);
     }
-    const checked = await this.#deps.compile.policy(config);
+    const checked = await this.#compile(config);
     signal?.throwIfAborted();
     if (!checked.ok) return await this.#reject(config, checked.problem);
     const candidate: Admissible = { config, policy: checked.policy };
@@ -216,8 +217,7 @@ export class ConfigurationController {
     const beforeEnvironment = this.#environment;
     const samePolicy = before !== undefined && samePolicyAs(before.config, next.config);
     const sameEnvironment = beforeEnvironment?.installed === environment.installed;
-    // The compiled policy that decides stays, with what it remembers.
-    const policy = samePolicy ? before.policy : next.policy;
+    const { policy } = next;
     if (!samePolicy || !sameEnvironment || this.#quarantined)
       await egress.publish({ policy, ...environment.installed });
     const left = this.#quarantined;
@@ -290,6 +290,13 @@ export class ConfigurationController {
     if (!repeated) events.rejected({ revision, version, problem, previousActive: retain });
     this.#observe();
     return retain ? retained(problem, last.config.configRevision) : failedClosed(problem);
+  }
+
+  /** The policy that decides stays, with what it remembers, where the rules are the same. */
+  #compile(config: SandboxConfig): Promise<PolicyResult> | PolicyResult {
+    const current = this.#current;
+    if (current !== undefined && samePolicyAs(current.config, config)) return { ok: true, policy: current.policy };
+    return this.#deps.compile.policy(config);
   }
 
   #isInForce(config: SandboxConfig): boolean {

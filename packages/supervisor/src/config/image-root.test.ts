@@ -87,6 +87,17 @@ describe("an image root", () => {
     });
   });
 
+  it("leads where the image's links lead, not where the host's do", async () => {
+    for (const path of ["usr/bin", "opt"]) mkdirSync(join(folder, path), { recursive: true });
+    put("usr/bin/python3.99", "");
+    symlinkSync("python3.99", join(folder, "usr/bin/python3"));
+    symlinkSync("usr/bin", join(folder, "bin"));
+    const root = new ImageRoot(folder);
+    expect(await root.realPath("/bin/python3")).toBe("/usr/bin/python3.99");
+    await expect(root.realPath("/usr/bin/env")).rejects.toThrow();
+    expect(await new ImageRoot("").realPath("/usr/bin/env")).toMatch(/env|busybox|coreutils/);
+  });
+
   describe("prepares the candidate", () => {
     const prepare = (policy: SandboxPolicy | undefined, root = folder) => new ImageRoot(root).prepare(policy);
 

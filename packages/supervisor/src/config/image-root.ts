@@ -1,4 +1,5 @@
 import { lstatSync } from "node:fs";
+import { realpath } from "node:fs/promises";
 import { posix } from "node:path";
 import { clone, create, toBinary } from "@bufbuild/protobuf";
 import {
@@ -13,7 +14,7 @@ import {
   type SandboxPolicy,
   SandboxPolicySchema,
 } from "@openshell/api/generated/sandbox_pb.js";
-import { systemCode } from "@openshell/base";
+import { RuntimeError, systemCode } from "@openshell/base";
 import { lookUp, readInside } from "@openshell/drivers/local/image/lookup.ts";
 import {
   BASELINE_PATHS,
@@ -82,6 +83,14 @@ export class ImageRoot {
     policy.filesystem.readOnly.push(...readOnly);
     policy.filesystem.readWrite.push(...readWrite);
     return { case: "policy", value: policy };
+  }
+
+  /** Where a path of the root leads, as far as the host's system or the image says; rejects when nowhere. */
+  async realPath(path: string): Promise<string> {
+    if (this.#folder === "") return realpath(path);
+    const found = lookUp(this.#folder, path);
+    if (found === undefined) throw new RuntimeError("image_unavailable", `the image has no ${path}`);
+    return found.path.slice(this.#folder.length) || "/";
   }
 
   #exists(path: string): boolean {

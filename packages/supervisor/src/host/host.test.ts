@@ -2,6 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import {
   type AttachSandbox,
   AttachSandboxSchema,
+  HostAcceptedSchema,
   type HostDownlink,
   HostDownlinkSchema,
   type HostUplink,
@@ -9,6 +10,7 @@ import {
 import { systemClock } from "@openshell/base";
 import { BoundedQueue } from "@openshell/base/queue.ts";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { Limits } from "../limits.ts";
 import type { SandboxSupervisor, SupervisorEnd } from "../session/supervisor.ts";
 import { Host } from "./host.ts";
 import type { GatewayLink } from "./link.ts";
@@ -104,5 +106,32 @@ describe("Host", () => {
     void host.run();
     await vi.waitFor(() => expect(dials).toBeGreaterThan(4), { timeout: 3_000 });
     expect(log.warn).toHaveBeenCalledTimes(1);
+  });
+
+  it("names in its heartbeat whose evidence has lapsed: what nothing vouches for, and what is not open yet", async () => {
+    const interval = vi.spyOn(Limits, "heartbeatMs", "get").mockReturnValue(20 as 5_000);
+    const opening = Promise.withResolvers<SandboxSupervisor>();
+    const lapsed = new Set(["b"]);
+    open = async ({ sandboxId }) => {
+      if (sandboxId === "c") return opening.promise;
+      const opened = supervisor(events, sandboxId);
+      return Object.defineProperty(opened, "readinessLapsed", { get: () => lapsed.has(sandboxId) });
+    };
+    void host.run();
+    for (const sandboxId of ["a", "b", "c"])
+      tell({ case: "attach", value: create(AttachSandboxSchema, { sandboxId, generation: 1n }) });
+    tell({ case: "accepted", value: create(HostAcceptedSchema) });
+    const named = async (count: number): Promise<readonly string[]> => {
+      for (;;) {
+        const message = (await up.next()).value?.message;
+        if (message?.case === "heartbeat" && message.value.readinessLapsed.length === count)
+          return message.value.readinessLapsed;
+      }
+    };
+    expect(await named(2)).toEqual(["b", "c"]);
+    lapsed.clear();
+    expect(await named(1)).toEqual(["c"]);
+    opening.resolve(supervisor(events, "c"));
+    interval.mockRestore();
   });
 });

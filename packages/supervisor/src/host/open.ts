@@ -124,11 +124,16 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       clock,
     }),
   );
+  const root = new ImageRoot(layout.imageRoot);
   const readiness = new ReadinessTracker();
   const served = new ServedOnPublication(egress);
   const configuration = new ConfigurationController({
     egress: served,
-    compile: createCompiler(credentials, () => clock.now()),
+    compile: createCompiler(
+      credentials,
+      () => clock.now(),
+      (path) => root.realPath(path),
+    ),
     events: createConfigEvents((event) => eventLog.emit(event), clock, redact),
     readiness,
     onSettings: (settings) => {
@@ -157,7 +162,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
     boundary,
     workload,
     configuration,
-    root: new ImageRoot(layout.imageRoot),
+    root,
     readiness,
   });
   stack.move();
