@@ -1,12 +1,14 @@
-import { spawn, spawnSync } from "node:child_process";
+import { type StdioOptions, spawn, spawnSync } from "node:child_process";
 import {
   accessSync,
   chmodSync,
   chownSync,
+  closeSync,
   constants,
   existsSync,
   mkdirSync,
   mkdtempSync,
+  openSync,
   readFileSync,
   rmSync,
 } from "node:fs";
@@ -22,7 +24,7 @@ import { createTestUser, loginEnvironment, type TestUser } from "./support/user.
  *
  *     node tests/run.ts [--mode root|user|both] [--no-build] [vitest arguments…]
  *
- * Root runs both modes by default and makes an unprivileged account for the second; anyone else runs as themselves.
+ * Root runs both modes at once by default and makes an unprivileged account for the second; anyone else runs as themselves.
  * The programs are built first, since there is no network where the tests run. TMPDIR is a folder of the pass, which
  * is removed with it. The summary lines come last, one a pass. Exit status: 0 when every pass succeeded.
  */
@@ -67,9 +69,17 @@ function vitestCommand(reportFile: string, rest: readonly string[]): readonly st
 /** Aborted by the first SIGINT or SIGTERM: the pass that runs ends, with its clean-up, and no further one starts. */
 const interruption = new AbortController();
 
-function run(argv: readonly string[], cwd: string, env: NodeJS.ProcessEnv): Promise<number> {
-  return new Promise((done, fail) => {
-    const child = spawn(argv[0]!, argv.slice(1), { cwd, stdio: "inherit", env });
+/** `output`: a file for what it prints; undefined for this process's own output. */
+function run(
+  argv: readonly string[],
+  cwd: string,
+  env: NodeJS.ProcessEnv,
+  output: string | undefined,
+): Promise<number> {
+  const file = output === undefined ? undefined : openSync(output, "a");
+  return new Promise<number>((done, fail) => {
+    const stdio: StdioOptions = file === undefined ? "inherit" : ["ignore", file, file];
+    const child = spawn(argv[0]!, argv.slice(1), { cwd, stdio, env });
     // The terminal sends SIGINT to the child as well; this process only waits, to clean up.
     const interrupt = () => interruption.abort();
     const terminate = () => {
@@ -82,7 +92,7 @@ function run(argv: readonly string[], cwd: string, env: NodeJS.ProcessEnv): Prom
       process.off("SIGINT", interrupt).off("SIGTERM", terminate);
       done(code ?? 128);
     });
-  });
+  }).finally(() => file !== undefined && closeSync(file));
 }
 
 function summarise(mode: Mode, code: number, reportFile: string, startedAt: number): Pass {
@@ -117,13 +127,13 @@ function passFolder(): string {
   return folder;
 }
 
-async function passAsCaller(mode: Mode, rest: readonly string[]): Promise<Pass> {
+async function passAsCaller(mode: Mode, rest: readonly string[], output?: string): Promise<Pass> {
   const folder = passFolder();
   try {
     const reportFile = join(folder, "report.json");
     const startedAt = performance.now();
     const env = { ...process.env, TMPDIR: join(folder, "tmp") };
-    const code = await run(enterCommand(vitestCommand(reportFile, rest)), repository, env);
+    const code = await run(enterCommand(vitestCommand(reportFile, rest)), repository, env, output);
     return summarise(mode, code, reportFile, startedAt);
   } finally {
     rmSync(folder, { recursive: true, force: true });
@@ -154,7 +164,7 @@ function showCheckout(user: TestUser): readonly string[] {
   return ["unshare", "--mount", "--propagation", "private", "sh", "-c", SHOW_ONLY, hidden, repository];
 }
 
-async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
+async function passAsNewUser(rest: readonly string[], output?: string): Promise<Pass> {
   using user = createTestUser();
   const env = passedOn();
   const prefix = showCheckout(user);
@@ -178,8 +188,34 @@ async function passAsNewUser(rest: readonly string[]): Promise<Pass> {
   });
   const startedAt = performance.now();
   // cwd is set by vitest's --root; the user may not be able to enter the caller's.
-  const code = await run([...prefix, ...command], "/", process.env);
+  const code = await run([...prefix, ...command], "/", process.env, output);
   return summarise("user", code, reportFile, startedAt);
+}
+
+function onePass(mode: Mode, root: boolean, rest: readonly string[]): Promise<Pass> {
+  return mode === "user" && root ? passAsNewUser(rest) : passAsCaller(mode, rest);
+}
+
+/**
+ * Both at the same time: each has networks, processes and folders of its own, and waits more than it computes. What the
+ * second one prints follows when it has ended.
+ */
+async function bothPasses(rest: readonly string[]): Promise<readonly Pass[]> {
+  const folder = mkdtempSync(join(tmpdir(), "openshell-passes-"));
+  const output = join(folder, "user.log");
+  try {
+    const user = passAsNewUser(rest, output);
+    // Awaited below; a failure before that is no unhandled one.
+    user.catch(() => {});
+    const first = await passAsCaller("root", rest);
+    const second = await user.finally(() => {
+      console.log("\n== the same as a user");
+      if (existsSync(output)) process.stdout.write(readFileSync(output));
+    });
+    return [first, second];
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
 }
 
 /** Throws, naming what to install, when a tool is missing. */
@@ -229,10 +265,7 @@ async function main(args: readonly string[]): Promise<number> {
   else prepare();
   if (mayUsePrograms(rest)) await preparePrograms();
 
-  const passes: Pass[] = [];
-  if (wanted !== "user") passes.push(await passAsCaller("root", rest));
-  if (wanted !== "root" && !interruption.signal.aborted)
-    passes.push(root ? await passAsNewUser(rest) : await passAsCaller("user", rest));
+  const passes = wanted === "both" ? await bothPasses(rest) : [await onePass(wanted as Mode, root, rest)];
   for (const pass of passes) console.log(pass.line);
   return passes.every((pass) => pass.ok) ? 0 : 1;
 }
