@@ -7,6 +7,7 @@ import { mode } from "../support/mode.ts";
 import { filesWithSecrets } from "../support/secrets.ts";
 import type { ModelSandbox } from "./model.ts";
 import { expectRequests } from "./operations.ts";
+import { EXTRA_PROVIDER } from "./schedule.ts";
 import { secretOf } from "./sites.ts";
 import { type Api, arguments_, CONVERGENCE_MS, describe, list, SCOPE, type World } from "./world.ts";
 
@@ -42,6 +43,8 @@ async function expectSandbox(world: World, api: Api, sandbox: ModelSandbox): Pro
   const ready = found!.status!.conditions.find(({ type }) => type === "Ready");
   if (ready?.reason === "MainProcessFailed" && (broken !== "agent" || found!.status!.exitCode !== 137))
     throw new Error(`${name} says ${describe(found)}; killed was: ${broken ?? "nothing"}`);
+  if (found!.spec!.providers.includes(EXTRA_PROVIDER) !== sandbox.extra)
+    throw new Error(`${name} has the providers ${found!.spec!.providers.join(", ")}`);
   const { revision, activeVersion } = await world.attempt(`policy of ${name}`, (_id, signal) =>
     api.getSandboxPolicyStatus({ workspaceScope: SCOPE, sandbox: name }, signal),
   );

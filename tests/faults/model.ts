@@ -1,4 +1,4 @@
-import { ownProvider, SHARED_PROVIDER } from "./schedule.ts";
+import { EXTRA_PROVIDER, ownProvider, SHARED_PROVIDER } from "./schedule.ts";
 
 /** What a run's sandboxes and providers must be, as far as answers have told. */
 
@@ -12,6 +12,8 @@ export interface ModelSandbox {
   policy: number;
   /** Revisions that were stored: one for its creation and one for each change. */
   revisions: number;
+  /** `EXTRA_PROVIDER` is attached. */
+  extra: boolean;
   /** Something that was killed on purpose ends this run of it: it may be in ERROR from now until it is started again. */
   broken: "agent" | "init" | undefined;
   /** Executions by their mark: `once` was answered with an exit, `maybe` was not. */
@@ -25,6 +27,7 @@ export class Model {
 
   constructor(clients: number) {
     this.serials.set(SHARED_PROVIDER, 0);
+    this.serials.set(EXTRA_PROVIDER, 0);
     for (let client = 0; client < clients; client++) this.serials.set(ownProvider(client), 0);
   }
 

@@ -3,6 +3,7 @@ import { DeletionOutcome, SandboxPhase } from "@openshell/api";
 import { policyMessage } from "../support/api.ts";
 import type { ModelSandbox } from "./model.ts";
 import {
+  EXTRA_PROVIDER,
   type OperationName,
   ownProvider,
   type PlannedOperation,
@@ -10,7 +11,17 @@ import {
   SHARED_PROVIDER,
 } from "./schedule.ts";
 import { HOST_OF_SHARED, hostOfVariant, secretOf } from "./sites.ts";
-import { type Api, CONVERGENCE_MS, describe, keyOf, policyOf, reasonOf, SCOPE, type World } from "./world.ts";
+import {
+  type Api,
+  CONVERGENCE_MS,
+  describe,
+  EXTRA_KEY,
+  keyOf,
+  policyOf,
+  reasonOf,
+  SCOPE,
+  type World,
+} from "./world.ts";
 
 /**
  * The operations of a run. Each sends its request until it is answered, checks that what was answered is true, and keeps the
@@ -34,6 +45,8 @@ export const RUN: Readonly<Record<OperationName, (acting: Acting) => Promise<voi
   policy,
   exec,
   provider,
+  attach: (acting) => attachment(acting, true),
+  detach: (acting) => attachment(acting, false),
   request,
 };
 
@@ -46,6 +59,7 @@ async function create({ world, api, client, planned, step }: Acting): Promise<vo
     wish: "running",
     policy: variant,
     revisions: 1,
+    extra: false,
     broken: undefined,
     executions: new Map(),
   };
@@ -153,6 +167,22 @@ async function provider({ world, api, planned }: Acting): Promise<void> {
   world.model.serials.set(name, serial);
 }
 
+async function attachment({ world, api, planned, step }: Acting, attached: boolean): Promise<void> {
+  const sandbox = world.model.sandbox(planned.target);
+  const { name } = sandbox;
+  const what = `${planned.operation} ${EXTRA_PROVIDER} ${name}`;
+  const changes = await answers(world, planned, what, async (requestId, signal) => {
+    const change = { workspaceScope: SCOPE, sandbox: name, provider: EXTRA_PROVIDER, requestId };
+    if (attached) return (await api.attachSandboxProvider(change, signal)).attached;
+    return (await api.detachSandboxProvider(change, signal)).detached;
+  });
+  if (changes[0] !== true) throw new Error(`${what}: nothing was changed, it was answered`);
+  sandbox.extra = attached;
+  step("stored");
+  const found = (await world.look(api, name))?.spec?.providers ?? [];
+  if (found.includes(EXTRA_PROVIDER) !== attached) throw new Error(`${what}: ${name} has ${found.join(", ")}`);
+}
+
 /** The mark is written by the command itself: how often it ran is read at the end. */
 async function exec({ world, api, planned, step }: Acting): Promise<void> {
   const sandbox = world.model.sandbox(planned.target);
@@ -201,9 +231,10 @@ export async function expectRequests(world: World, api: Api, sandbox: ModelSandb
     const serials = [ownProvider(client), SHARED_PROVIDER].map((one) => `${one} ${world.model.serials.get(one)}`);
     const script = `${prefix}
 echo --
-curl -s -m 5 -H "Authorization: Bearer $OWN_KEY" -w '\\n' https://${hostOfVariant(sandbox.policy)}/ \
-  --next -s -m 5 -H "Authorization: Bearer $SHARED_KEY" -w '\\n' https://${HOST_OF_SHARED}/ \
-  --next -s -m 5 -o /dev/null -w '%{http_code}\\n' https://${denied}/
+echo "extra \${${EXTRA_KEY}:+set}"
+curl -s -m 10 -H "Authorization: Bearer $OWN_KEY" -w '\\n' https://${hostOfVariant(sandbox.policy)}/ \
+  --next -s -m 10 -H "Authorization: Bearer $SHARED_KEY" -w '\\n' https://${HOST_OF_SHARED}/ \
+  --next -s -m 10 -o /dev/null -w '%{http_code}\\n' https://${denied}/
 exit ${EXIT}`;
     let problem: string;
     try {
@@ -212,7 +243,7 @@ exit ${EXIT}`;
         collect(api.execSandbox({ workspaceScope: SCOPE, sandbox: name, command, noLoginShell: true }, signal)),
       );
       const [before, after = ""] = result.stdout.split("--\n");
-      const expected = [...serials, "403"].join("\n");
+      const expected = [sandbox.extra ? "extra set" : "extra ", ...serials, "403"].join("\n");
       if (result.exitCode === EXIT && after.trim() === expected) return before!;
       problem = `${JSON.stringify(result)} in place of ${JSON.stringify(expected)}`;
     } catch (error) {

@@ -7,7 +7,18 @@ import { Random } from "./random.ts";
  * other; a strike is tied to one operation of one client.
  */
 
-export const OPERATIONS = ["create", "stop", "start", "delete", "policy", "exec", "provider", "request"] as const;
+export const OPERATIONS = [
+  "create",
+  "stop",
+  "start",
+  "delete",
+  "policy",
+  "exec",
+  "provider",
+  "attach",
+  "detach",
+  "request",
+] as const;
 export type OperationName = (typeof OPERATIONS)[number];
 
 export interface PlannedOperation {
@@ -44,6 +55,8 @@ export interface Schedule {
 
 export const POLICY_VARIANTS = 3;
 export const SHARED_PROVIDER = "shared";
+/** No policy binds it: it is attached and detached, and shows in the environment of what is executed. */
+export const EXTRA_PROVIDER = "extra";
 export const ownProvider = (client: number): string => `own-${client}`;
 
 const MAX_CLIENTS = 3;
@@ -57,11 +70,13 @@ const TYPICAL_MS: Readonly<Record<OperationName, number>> = {
   policy: 15,
   exec: 40,
   provider: 15,
+  attach: 20,
+  detach: 20,
   request: 90,
 };
 const WEIGHTS = {
-  running: { exec: 3, request: 1, policy: 2, provider: 2, stop: 2, delete: 2, create: 1 },
-  stopped: { start: 4, policy: 1, provider: 1, delete: 1 },
+  running: { exec: 3, request: 1, policy: 2, provider: 2, attach: 3, stop: 2, delete: 2, create: 1 },
+  stopped: { start: 4, policy: 1, provider: 1, attach: 1, delete: 1 },
 } as const;
 
 /** Every fault during every operation of this mode. */
@@ -74,7 +89,7 @@ export function planRun(seed: number, mode: Mode): Schedule {
   // Neighbouring seeds go through all pairs in turn, whatever else is drawn: 37 has no divisor in common with their number.
   const all = pairs(mode);
   const wanted = [all[(seed * 37) % all.length]!];
-  if (random.chance(0.6)) wanted.push(random.pick(all));
+  if (random.chance(0.75)) wanted.push(all[(seed * 37 + (all.length >> 1)) % all.length]!);
   const clients = planClients(random.fork("clients"), wanted);
   return {
     seed,
@@ -101,7 +116,7 @@ function planClients(
 
 function planClient(random: Random, client: number, serials: Map<string, number>): readonly PlannedOperation[] {
   const plan: PlannedOperation[] = [];
-  const states = new Map<string, { running: boolean; policy: number }>();
+  const states = new Map<string, { running: boolean; policy: number; extra: boolean }>();
   let created = 0;
   const add = (operation: OperationName, target: string, value = 0): void => {
     plan.push({ operation, target, value, again: operation !== "request" && random.chance(0.25) });
@@ -110,7 +125,7 @@ function planClient(random: Random, client: number, serials: Map<string, number>
     const name = `c${client}-${created++}`;
     const policy = random.integer(0, POLICY_VARIANTS);
     add("create", name, policy);
-    states.set(name, { running: true, policy });
+    states.set(name, { running: true, policy, extra: false });
   };
   create();
   for (let left = random.integer(2, 5); left > 0; left--) {
@@ -125,6 +140,9 @@ function planClient(random: Random, client: number, serials: Map<string, number>
     } else if (operation === "policy") {
       state.policy = (state.policy + random.integer(1, POLICY_VARIANTS)) % POLICY_VARIANTS;
       add(operation, name, state.policy);
+    } else if (operation === "attach") {
+      add(state.extra ? "detach" : "attach", name);
+      state.extra = !state.extra;
     } else if (operation === "exec") {
       add(operation, name, random.pick([0, 0, 1, 3, 42, 255]));
     } else {

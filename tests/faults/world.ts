@@ -13,7 +13,7 @@ import { mode } from "../support/mode.ts";
 import { TestOpenShell } from "../support/openshell.ts";
 import type { Counts } from "./counts.ts";
 import { Model } from "./model.ts";
-import { ownProvider, type Schedule, SHARED_PROVIDER } from "./schedule.ts";
+import { EXTRA_PROVIDER, ownProvider, type Schedule, SHARED_PROVIDER } from "./schedule.ts";
 import { HOST_OF_SHARED, hostOfVariant, secretOf } from "./sites.ts";
 
 /** One gateway with a home of its own, the clients that use it, and what they were told. */
@@ -141,7 +141,9 @@ export class World implements AsyncDisposable {
     return performance.now() > Math.max(startedAt, this.#disturbedAt) + limitMs;
   }
 
+  /** Adds a line to the trace; one that would repeat the last is left out. */
   note(text: string): void {
+    if (this.trace.at(-1)?.endsWith(`  ${text}`) || this.trace.at(-2)?.endsWith(`  ${text}`)) return;
     this.trace.push(`${(performance.now() - this.#startedAt).toFixed(0).padStart(6)} ms  ${text}`);
   }
 
@@ -326,7 +328,9 @@ export interface SandboxProcesses {
 }
 
 /** The environment variable that a provider's credential is. */
-export const keyOf = (provider: string): string => (provider === SHARED_PROVIDER ? "SHARED_KEY" : "OWN_KEY");
+export const keyOf = (provider: string): string =>
+  provider === SHARED_PROVIDER ? "SHARED_KEY" : provider === EXTRA_PROVIDER ? EXTRA_KEY : "OWN_KEY";
+export const EXTRA_KEY = "EXTRA_KEY";
 
 /** YAML of a client's policy: one host of its own, which the variant chooses, and one that all may use. */
 export function policyOf(client: number, variant: number): string {
