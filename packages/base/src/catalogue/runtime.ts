@@ -203,6 +203,10 @@ export const RUNTIME_ERRORS = {
     "The gateway's certificates cannot be read.",
     "Check the rights of the file that the message names, or remove it to have new ones made",
   ],
+  policy_changed: [
+    "A policy was set while a start prepared another one.",
+    "Nothing: the start begins with the new one",
+  ],
   policy_missing: ["A configuration came without a policy.", "Set a policy for the sandbox"],
   policy_refused: [
     "The policy that was prepared for the start is not allowed.",

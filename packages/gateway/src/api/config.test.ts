@@ -96,8 +96,10 @@ describe("the configuration of a sandbox", () => {
     const before = supervisor.accepted!.sandboxConfig!;
     const { version, policyHash } = await update(policy({ api: rule("api.example.com") }));
     expect(version).toBe(2);
-    expect(supervisor.updates.map(({ component }) => component.case)).toEqual(["sandboxConfig"]);
-    expect(supervisor.updates[0]?.component.value).toMatchObject({
+    const [environment, config] = supervisor.updates.map(({ component }) => component);
+    expect([environment?.case, config?.case]).toEqual(["providerEnvironment", "sandboxConfig"]);
+    expect(environment?.value).toMatchObject({ policyHash, providerRevision: before.providerRevision });
+    expect(config?.value).toMatchObject({
       policyVersion: 2,
       policyHash,
       providerRevision: before.providerRevision,
@@ -118,13 +120,19 @@ describe("the configuration of a sandbox", () => {
 
   it("keeps the active version when the supervisor refuses a change, and says why", async () => {
     const supervisor = await ready({ policy: policy() });
-    gateway.host!.outcomeOf = () => ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD;
+    gateway.host!.outcomeOf = ({ component }) =>
+      component.case === "sandboxConfig" ? ConfigApplyOutcome.FAILED_CLOSED : ConfigApplyOutcome.APPLIED;
     await update(policy({ api: rule("api.example.com") }));
-    expect(supervisor.updates).toHaveLength(1);
+    expect(supervisor.updates).toHaveLength(2);
+    const current = async () => (await gateway.get()).status?.conditions.find(({ type }) => type === "PolicyCurrent");
+    expect(await current()).toMatchObject({ status: "False", reason: "RefusedAndClosed" });
     expect(await status()).toMatchObject({ activeVersion: 1, revision: { version: 2, status: PolicyStatus.FAILED } });
     gateway.host!.outcomeOf = () => ConfigApplyOutcome.APPLIED;
     await update(policy({ other: rule("other.example.com") }));
     expect(await status()).toMatchObject({ activeVersion: 3, revision: { version: 3, status: PolicyStatus.LOADED } });
+    expect(await current()).toMatchObject({ status: "True", reason: "Applied" });
+    const operations = await gateway.store.operations.list(supervisor.attach.sandboxId, { limit: 9 });
+    expect(operations.map(({ state }) => state)).toEqual(["applied", "superseded"]);
   });
 
   it("delivers the newest of many changes made at once, and answers every caller", async () => {

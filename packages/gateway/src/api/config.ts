@@ -28,8 +28,8 @@ import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { LogField } from "@openshell/base";
 import { KeyedMutex } from "../compute/keyed-mutex.ts";
-import { APPLY_WAIT_MS } from "../delivery/limits.ts";
 import { buildSnapshot, revisionNumber } from "../delivery/snapshot.ts";
+import { waitLimit } from "../delivery/wait-limit.ts";
 import { checkedPolicy } from "../policies/check.ts";
 import { defaultPolicy } from "../policies/default-policy.ts";
 import { mergedPolicy } from "../policies/merge.ts";
@@ -70,7 +70,7 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
       };
       return await admitted(deps, context, options, replay, async (admission) => {
         const record = await namedSandbox(deps, workspace, request.sandbox);
-        const { response, changed } = await writes.run(record.id, record.name, () =>
+        const { response, changed, operationId } = await writes.run(record.id, record.name, () =>
           storePolicy(deps, record, request, admission),
         );
         if (!changed) {
@@ -83,7 +83,7 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         deps.log.info({ [LogField.sandboxId]: record.id, [LogField.subject]: subject, ...fields }, "policy updated");
         deps.configurationChanged([record.id]);
         // A connected supervisor answers within milliseconds; the revision's status tells what came of it in any case.
-        await deps.sessions.get(record.id)?.delivery?.whenApplied(response.version, APPLY_WAIT_MS);
+        await deps.operations.wait(operationId, waitLimit(context, deps.sessions.get(record.id)?.state), deps);
         return response;
       });
     },
@@ -197,7 +197,7 @@ async function storePolicy(
   record: SandboxRecord,
   request: UpdateConfigRequest,
   admission: Admission,
-): Promise<{ readonly response: UpdateConfigResponse; readonly changed: boolean }> {
+): Promise<{ readonly response: UpdateConfigResponse; readonly changed: boolean; readonly operationId: string }> {
   const { store, clock } = deps;
   const { annotations, expectedResourceVersion } = request;
   const answer = (version: number, hash: string) => {
@@ -220,7 +220,7 @@ async function storePolicy(
     if (latest?.hash === hash && sameAnnotations(latest.provenance, annotations)) {
       const { response, done } = answer(latest.version, hash);
       await write(deps, [...admission.admit, ...done]);
-      return { response, changed: false };
+      return { response, changed: false, operationId: "" };
     }
     const before = latest?.version ?? 0;
     const { response, done } = answer(before + 1, hash);
@@ -229,13 +229,17 @@ async function storePolicy(
       annotations: { ...current.annotations, ...annotations },
       ...(current.spec.policy === undefined ? { spec: { ...current.spec, policy } } : {}),
     };
+    const target = { policyVersion: before + 1, policySource: PolicySource.SANDBOX };
+    const { operationId, decision } = await deps.operations.begin(current, target, clock.now());
     try {
       await write(deps, [
         ...admission.admit,
+        ...decision.commands,
         store.policies.append({ ...revision, status: "pending", expectedLatest: before }),
         store.sandboxes.update(record.id, current.resourceVersion, patch),
         ...done,
       ]);
+      deps.operations.tell(decision);
       const feed = deps.feeds.of(record.id);
       feed.changed();
       for (const note of [
@@ -243,7 +247,7 @@ async function storePolicy(
         ...policyNotes(policy, current.spec.providers, current.spec.policy),
       ])
         feed.addEvent(note, clock.now());
-      return { response, changed: true };
+      return { response, changed: true, operationId };
     } catch (error) {
       if (!isStoreError(error, "store_conflict") || attempt >= VERSION_ATTEMPTS) throw error;
     }

@@ -6,6 +6,8 @@ import type { SandboxController } from "../compute/controller.ts";
 import type { KeyedMutex } from "../compute/keyed-mutex.ts";
 import type { LaunchFacts } from "../compute/launch.ts";
 import type { SandboxFeeds } from "../compute/sandbox-feed.ts";
+import type { ConfigOperations } from "../delivery/operations.ts";
+import type { Scope } from "../delivery/scheduler.ts";
 import type { GatewayDeps } from "../deps.ts";
 import type { Observations } from "../readiness/observations.ts";
 import type { ReadinessTracker } from "../readiness/tracker.ts";
@@ -25,6 +27,10 @@ export interface ApiDeps extends GatewayDeps {
   readonly feeds: SandboxFeeds;
   /** Tells the sessions of these sandboxes that their configuration may have changed. */
   readonly configurationChanged: (sandboxIds: Iterable<string>) => void;
+  /** Tells every session that a stored change may concern. Call it after the commit. */
+  readonly publish: (scope: Scope) => void;
+  /** Changes of policy and settings on their way into sandboxes. */
+  readonly operations: ConfigOperations;
   readonly sameRequest: KeyedMutex;
   /** What supervisors have shown of each sandbox, and what it decides. */
   readonly observations: Observations;

@@ -90,7 +90,7 @@ describe("the life of a sandbox", () => {
       awaitMainProcessAttachment: true,
       annotations: { "openshell.nvidia.com/retention": "ephemeral" },
     });
-    await gateway.until(() => gateway.host?.attached.get(metadata!.id)?.accepted !== undefined, "accepted");
+    await gateway.until(() => gateway.host?.attached.get(metadata!.id)?.mainProcess !== undefined, "started");
     expect(gateway.host!.attached.get(metadata!.id)!.mainProcess?.awaitAttachment).toBe(true);
     gateway.host!.attached.get(metadata!.id)!.exit(5);
     await gateway.phase(SandboxPhase.ERROR);

@@ -254,7 +254,7 @@ async function targets(
   mutationId: string,
 ): Promise<ProviderMutationReceipt[]> {
   const after = await storeAfter(deps.store, record, credentials);
-  const store: ApiDeps["store"] = { ...deps.store, ...after };
+  const store: ApiDeps["store"] = Object.assign(Object.create(deps.store), after);
   const { name: provider, workspace } = record;
   const at = deps.clock.now();
   const receipts: ProviderMutationReceipt[] = [];

@@ -4,7 +4,7 @@ import type { ConnectRouter } from "@connectrpc/connect";
 import { OpenShell, SandboxPhase } from "@openshell/api";
 import { SupervisorGateway } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { unimplementedRest } from "@openshell/api/unimplemented.ts";
-import { currentBootId, describeError, LogField } from "@openshell/base";
+import { currentBootId, describeError, LogField, RuntimeError } from "@openshell/base";
 import type { ComputeDriver } from "@openshell/drivers/driver.ts";
 import { SandboxController } from "../compute/controller.ts";
 import { KeyedMutex } from "../compute/keyed-mutex.ts";
@@ -15,8 +15,10 @@ import { SandboxFeeds } from "../compute/sandbox-feed.ts";
 import { SessionEvents } from "../compute/session-events.ts";
 import { wantsToRun, withPhase } from "../compute/status.ts";
 import { SessionDelivery } from "../delivery/delivery.ts";
-import { RECONCILE_BATCH, RECONCILE_INTERVAL_MS, RECONCILE_PAUSE_MS } from "../delivery/limits.ts";
-import { buildSnapshot } from "../delivery/snapshot.ts";
+import { ConfigOperations } from "../delivery/operations.ts";
+import { Publisher } from "../delivery/publisher.ts";
+import { DeliveryScheduler } from "../delivery/scheduler.ts";
+import { captureSnapshot } from "../delivery/snapshot.ts";
 import type { CreateServices, GatewayDeps, GatewayServices } from "../deps.ts";
 import { checkedPolicy } from "../policies/check.ts";
 import { Observations } from "../readiness/observations.ts";
@@ -24,7 +26,6 @@ import { ReadinessTracker } from "../readiness/tracker.ts";
 import { Attachments } from "../relay/attachments.ts";
 import { RelayBroker } from "../relay/broker.ts";
 import type { Bootstrap } from "../sessions/backend.ts";
-import { SessionRefused } from "../sessions/failure.ts";
 import { HostRegistry } from "../sessions/hosts.ts";
 import { DONE } from "../sessions/reader.ts";
 import { SessionRegistry } from "../sessions/registry.ts";
@@ -128,6 +129,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     logDirectory: (id) => join(deps.paths.state, "sandboxes", id, "logs"),
     storeNonce: (record, generation) => storeNonce(deps, record.workspace, record.id, generation),
   });
+  const operations = new ConfigOperations(store);
   const events = new SessionEvents({
     store,
     vault,
@@ -137,33 +139,36 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     feeds,
     sessions,
     controller: () => controller,
+    operations,
     observations,
     readiness: () => readiness,
     checkPolicy: async (record, policy) => void checkedPolicy(policy, record.spec.providers),
   });
-  const openDelivery = (session: SupervisorSession, bootstrap: Bootstrap): SessionDelivery =>
-    new SessionDelivery(bootstrap, {
+  const scheduler = new DeliveryScheduler({
+    clock,
+    reconcileMs: deps.config.configConsistencyCheckMs,
+    build: async (sandboxId) => {
+      const captured = await captureSnapshot(deps, sandboxId);
+      if (captured === undefined) throw new RuntimeError("sandbox_not_found", "the sandbox was deleted");
+      return captured.snapshot;
+    },
+  });
+  const openDelivery = (session: SupervisorSession, bootstrap: Bootstrap, publications: number): SessionDelivery => {
+    const delivery = new SessionDelivery(session.sandboxId, bootstrap, {
       clock,
-      build: async () => {
-        const record = await store.sandboxes.byId(session.sandboxId);
-        if (record === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
-        return await buildSnapshot(deps, record);
+      record: async (outcome) => {
+        await events.recordDelivery(session, outcome);
+        scheduler.stats.answered(outcome.component, outcome.outcome);
       },
-      record: (outcome) => events.recordDelivery(session, outcome),
       send: (message) => session.send(message),
       fail: (error) => session.close(error),
-      onBuildError: (error) => {
-        log.warn({ [LogField.sandboxId]: session.sandboxId, err: error }, "cannot build a configuration snapshot");
-      },
+      onError: (error, first) => events.deliveryDelayed(session, error, first),
+      request: scheduler.request,
     });
-  /** A session that waits for a better configuration starts over; a running one is sent what changed. */
-  const configurationChanged = (ids: Iterable<string>): void => {
-    for (const id of ids) {
-      const session = sessions.get(id);
-      if (session?.state === "held") session.close();
-      else session?.delivery?.markDirty();
-    }
+    scheduler.register(delivery, publications);
+    return delivery;
   };
+  const publisher = new Publisher(sessions, scheduler);
   const api: ApiDeps = {
     ...deps,
     driver,
@@ -174,7 +179,9 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     feeds,
     observations,
     readiness,
-    configurationChanged,
+    configurationChanged: (ids) => publisher.publishTo(ids),
+    publish: (scope) => publisher.publish(scope),
+    operations,
     sameRequest: new KeyedMutex(clock, "request"),
     archives,
     launchFacts: facts,
@@ -183,7 +190,10 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     clock,
     log,
     backend: events,
+    publications: () => scheduler.publications,
     openDelivery,
+    closeDelivery: (delivery) => scheduler.unregister(delivery),
+    onBootstrap: (end) => scheduler.stats.bootstrapped(end),
     hosts,
     tokens,
     sessions,
@@ -217,7 +227,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
         .of(DEFAULT_WORKSPACE)
         .catch((error: unknown) => log.warn({ err: error }, "cannot prepare the inspection CA"));
       void watchDriver({ driver, store, clock, log, controller, feeds, signal: closed.signal });
-      void reconcileDeliveries(sessions, api, closed.signal);
+      void scheduler.reconcile();
       await archives.open(async (id) => {
         const record = await store.sandboxes.byId(id);
         return record !== undefined && runtimeFacts(record).launchedGeneration === 0n;
@@ -254,6 +264,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     async [Symbol.asyncDispose]() {
       closed.abort();
       unsubscribe();
+      scheduler.close();
       await controller.close();
       hosts.close();
       for (const session of [...sessions.all]) session.close();
@@ -261,19 +272,4 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       await driver[Symbol.asyncDispose]();
     },
   };
-}
-
-/** Repairs what a lost or refused delivery left, for all sessions at once. */
-async function reconcileDeliveries(sessions: SessionRegistry, { clock }: ApiDeps, signal: AbortSignal): Promise<void> {
-  while (!signal.aborted) {
-    await clock.sleep(RECONCILE_INTERVAL_MS, { signal, unref: true }).catch(() => {});
-    if (signal.aborted) return;
-    let done = 0;
-    for (const session of [...sessions.all]) {
-      session.delivery?.reconcile();
-      // Spread over time: thousands of snapshots at once would hold up everything else.
-      if (++done % RECONCILE_BATCH === 0)
-        await clock.sleep(RECONCILE_PAUSE_MS, { signal, unref: true }).catch(() => {});
-    }
-  }
 }

@@ -143,6 +143,18 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
     this.#lastFailure.delete(id);
   }
 
+  /** The start waits for somebody to correct its configuration: that has a limit of its own. */
+  pauseProvisioning(id: string): void {
+    this.#provisioning.get(id)?.abort(DONE);
+    this.#provisioning.delete(id);
+  }
+
+  /** A start that was paused goes on, within the limit of a start. */
+  resumeProvisioning(record: SandboxRecord): void {
+    const { phase } = record.status;
+    if (wantsToRun(phase) && phase !== SandboxPhase.READY) this.#limitProvisioning(record);
+  }
+
   /** Sets the phase to ERROR unless somebody meant something else meanwhile, then releases compute. */
   async fail(id: string, generation: bigint, reason: ReadyReason, message: string): Promise<void> {
     const record = await this.#change(id, (current) => {

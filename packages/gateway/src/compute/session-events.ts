@@ -1,11 +1,4 @@
-import { create } from "@bufbuild/protobuf";
-import {
-  ConfigurationAdmissionState,
-  SandboxConfigurationAdmissionSchema,
-  SandboxPhase,
-  type SandboxPolicy,
-  type SandboxStatus,
-} from "@openshell/api";
+import { SandboxPhase, type SandboxPolicy } from "@openshell/api";
 import type {
   Failure,
   IsolationReport,
@@ -16,12 +9,11 @@ import type {
   SupervisorHello,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { timestampMs, toTimestamp } from "@openshell/api/times.ts";
-import { type Clock, describeError, LogField, RuntimeError } from "@openshell/base";
+import { type Clock, LogField } from "@openshell/base";
 import type { Logger } from "pino";
 import type { DeliveryOutcome } from "../delivery/delivery.ts";
-import { buildSnapshot, effectivePolicy, revisionNumber } from "../delivery/snapshot.ts";
+import type { ConfigOperations } from "../delivery/operations.ts";
 import type { GatewayDeps } from "../deps.ts";
-import { policyHash, withoutGatewayMarks } from "../policies/rules.ts";
 import type { Observations } from "../readiness/observations.ts";
 import type { ReadinessTracker } from "../readiness/tracker.ts";
 import type {
@@ -30,15 +22,16 @@ import type {
   SessionBackend,
   SessionIdentity,
   StartupCandidate,
+  UnusableCandidate,
 } from "../sessions/backend.ts";
 import { failureText, SessionRefused } from "../sessions/failure.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
 import { isStoreError } from "../store/errors.ts";
 import type { SandboxChange, SandboxRecord, Store } from "../store/types.ts";
 import type { Vault } from "../store/vault.ts";
+import { ConfigurationEvents } from "./configuration-events.ts";
 import type { SandboxController } from "./controller.ts";
 import { isolationCondition, isolationReason, storedIsolation } from "./isolation.ts";
-import { mainProcess } from "./launch.ts";
 import { DISCONNECT_GRACE_MS } from "./limits.ts";
 import { mainEnded } from "./restart.ts";
 import { encodeRuntimeFacts, runtimeFacts } from "./runtime-record.ts";
@@ -57,6 +50,7 @@ export interface SessionEventsDeps {
   readonly feeds: SandboxFeeds;
   readonly sessions: SessionRegistry;
   readonly controller: () => SandboxController;
+  readonly operations: ConfigOperations;
   readonly observations: Observations;
   readonly readiness: () => ReadinessTracker;
   /** Checks a policy as if its owner had sent it; throws what is wrong. */
@@ -66,11 +60,14 @@ export interface SessionEventsDeps {
 /** What sessions report, as changes of the store. */
 export class SessionEvents implements SessionBackend {
   readonly #deps: SessionEventsDeps;
-  /** What was applied at the start of a session; stored together with the readiness that follows it. */
-  readonly #applied = new Map<string, Bootstrap>();
+  readonly #configuration: ConfigurationEvents;
 
   constructor(deps: SessionEventsDeps) {
     this.#deps = deps;
+    this.#configuration = new ConfigurationEvents({
+      ...deps,
+      change: (identity, mutate) => this.#change(identity, mutate),
+    });
   }
 
   async admit(hello: SupervisorHello): Promise<void> {
@@ -87,120 +84,53 @@ export class SessionEvents implements SessionBackend {
     }
   }
 
-  async candidate(identity: SessionIdentity, hello: SupervisorHello): Promise<StartupCandidate> {
-    const { policy, version, hash, stored } = await effectivePolicy(this.#deps.store, identity.sandboxId);
-    if (stored) return { policy, version, hash, source: "gateway" };
-    if (hello.imagePolicy.case === "policy") {
-      const image = withoutGatewayMarks(hello.imagePolicy.value);
-      return { policy: image, version: 0, hash: policyHash(image), source: "image" };
-    }
-    if (hello.imagePolicy.case === "invalid") {
-      throw new SessionRefused(
-        "image_policy_invalid",
-        `the policy in the image is invalid: ${failureText(hello.imagePolicy.value)}`,
-        {
-          next: "Fix the image, or give the sandbox a policy",
-        },
-      );
-    }
-    return { policy, version, hash, source: "default" };
+  candidate(identity: SessionIdentity, hello: SupervisorHello): Promise<StartupCandidate | UnusableCandidate> {
+    return this.#configuration.candidate(identity, hello);
   }
 
-  async adoptPolicy(
+  adoptPolicy(
     identity: SessionIdentity,
     candidate: StartupCandidate,
     prepared: SandboxPolicy | undefined,
   ): Promise<void> {
-    const { store, clock } = this.#deps;
-    if (prepared === undefined && candidate.source === "gateway") return;
-    const policy = prepared === undefined ? candidate.policy : withoutGatewayMarks(prepared);
-    const hash = policyHash(policy);
-    if (hash === candidate.hash && candidate.source === "gateway") return;
-    const record = await store.sandboxes.byId(identity.sandboxId);
-    if (record === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
-    // Whatever comes out of a sandbox's start is a proposal, checked like anybody's.
-    if (prepared !== undefined) {
-      await this.#deps.checkPolicy(record, policy).catch((error: unknown) => {
-        throw new SessionRefused(
-          "policy_refused",
-          `the prepared policy is refused: ${String((error as Error).message)}`,
-        );
-      });
-    }
-    await store.modifySandbox(identity.sandboxId, (current) => ({
-      patch: current.spec.policy === undefined ? { spec: { ...current.spec, policy } } : {},
-      also: [
-        store.policies.append({
-          scope: identity.sandboxId,
-          hash,
-          policy,
-          status: "pending",
-          createdAt: clock.now(),
-          provenance: {},
-          expectedLatest: candidate.version,
-        }),
-      ],
-    }));
+    return this.#configuration.adoptPolicy(identity, candidate, prepared);
   }
 
-  async bootstrap(identity: SessionIdentity): Promise<Bootstrap> {
-    // The workload may start right after this answer: that it was launched must be durable by then.
-    await this.#deps.controller().launchRecorded(identity.sandboxId);
-    const record = await this.#deps.store.sandboxes.byId(identity.sandboxId);
-    if (record === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
-    try {
-      const { config, environment } = await buildSnapshot(this.#deps, record);
-      return { config, environment: environment(), mainProcess: mainProcess(record) };
-    } catch (error) {
-      if (!(error instanceof RuntimeError) || error.code !== "secret_unreadable") throw error;
-      // Coming back would not help: somebody has to set the value again.
-      await this.#deps.controller().fail(identity.sandboxId, identity.generation, "StartFailed", describeError(error));
-      throw new SessionRefused(error.code, error.message, { next: error.next });
-    }
+  bootstrap(identity: SessionIdentity): Promise<Bootstrap> {
+    return this.#configuration.bootstrap(identity);
   }
 
-  async configurationApplied(
-    identity: SessionIdentity,
-    bootstrap: Bootstrap,
-    _results: AppliedComponents,
-  ): Promise<void> {
-    this.#applied.set(identity.sandboxId, bootstrap);
+  configurationApplied(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void> {
+    return this.#configuration.applied(identity, bootstrap, results);
   }
 
-  async configurationRejected(identity: SessionIdentity, reason: Failure): Promise<void> {
-    const message = `the configuration is refused: ${failureText(reason)}`;
-    await this.#change(identity, (record) => {
-      if (!wantsToRun(record.status.phase) || restartPending(record.status)) return undefined;
-      const now = this.#deps.clock.now();
-      const status = withCondition(
-        record.status,
-        { type: "ConfigurationReady", status: "False", reason: "ConfigurationInvalid", message },
-        now,
-      );
-      const ready = withPhase(status, record.status.phase, "ConfigurationInvalid", message, now);
-      ready.configurationAdmission = create(SandboxConfigurationAdmissionSchema, {
-        instanceId: identity.instanceId,
-        state: ConfigurationAdmissionState.REJECTED,
-        error: failureText(reason),
-      });
-      return { patch: { status: ready } };
-    });
-    this.#deps.feeds
-      .of(identity.sandboxId)
-      .addEvent({ type: "Warning", reason: "ConfigurationInvalid", message }, this.#deps.clock.now());
+  configurationRejected(identity: SessionIdentity, reason: Failure): Promise<number> {
+    return this.#configuration.rejected(identity, reason);
+  }
+
+  startFailed(identity: SessionIdentity, reason: Failure): Promise<void> {
+    return this.#configuration.startFailed(identity, reason);
+  }
+
+  /** The durable part of a live delivery. */
+  recordDelivery(identity: SessionIdentity, outcome: DeliveryOutcome): Promise<void> {
+    return this.#configuration.delivered(identity, outcome);
+  }
+
+  /** A delivery that is tried again. */
+  deliveryDelayed(identity: SessionIdentity, error: unknown, first: boolean): void {
+    this.#configuration.delayed(identity, error, first);
   }
 
   async runtimeReady(identity: SessionIdentity, ready: RuntimeReady): Promise<void> {
-    const { store, clock } = this.#deps;
-    const now = clock.now();
-    const bootstrap = this.#applied.get(identity.sandboxId);
-    this.#applied.delete(identity.sandboxId);
-    const version = bootstrap?.config.policyVersion ?? 0;
+    const now = this.#deps.clock.now();
+    let version = 0;
     let before: SandboxPhase | undefined;
     await this.#change(identity, (record) => {
       const { status: current } = record;
       if (!wantsToRun(current.phase) || restartPending(current)) return undefined;
       before = current.phase;
+      version = current.currentPolicyVersion;
       const facts = runtimeFacts(record);
       // The report of a start holds for its generation: a later host cannot test a sandbox in which the agent lives.
       const known = facts.isolation?.generation === identity.generation.toString();
@@ -225,15 +155,12 @@ export class SessionEvents implements SessionBackend {
       status.configurationActivated = true;
       if (ready.mainProcessStartedTime !== undefined) status.mainProcessStartedTime = ready.mainProcessStartedTime;
       else status.mainProcessStartedTime ??= toTimestamp(now);
-      if (bootstrap !== undefined) accepted(status, identity, bootstrap);
-      const also = version > 0 ? [store.policies.setStatus(identity.sandboxId, version, "loaded", now)] : [];
       const isolation = report && storedIsolation(report, identity.generation);
       const stored = isolation && { runtimeRecord: encodeRuntimeFacts({ ...facts, isolation }) };
-      return { patch: { status, ...stored }, also };
+      return { patch: { status, ...stored } };
     });
     if (before !== undefined && before !== SandboxPhase.READY) {
-      const message =
-        bootstrap === undefined ? "the workload runs" : `the workload runs under policy version ${version}`;
+      const message = `the workload runs under policy version ${version}`;
       this.#deps.feeds.of(identity.sandboxId).addEvent({ type: "Normal", reason: "Ready", message }, now);
     }
     this.#deps.controller().started(identity.sandboxId);
@@ -299,7 +226,6 @@ export class SessionEvents implements SessionBackend {
 
   disconnected(identity: SessionIdentity): void {
     this.#deps.observations.forget(identity);
-    this.#applied.delete(identity.sandboxId);
     void this.showDisconnected(identity.sandboxId, identity.generation).catch((error: unknown) => {
       this.#deps.log.warn({ [LogField.sandboxId]: identity.sandboxId, err: error }, "cannot record a lost session");
     });
@@ -316,38 +242,6 @@ export class SessionEvents implements SessionBackend {
       return {
         patch: { status: withPhase(status, SandboxPhase.PROVISIONING, "SupervisorNotConnected", message, clock.now()) },
       };
-    });
-  }
-
-  /** The durable part of a live delivery. */
-  async recordDelivery(identity: SessionIdentity, outcome: DeliveryOutcome): Promise<void> {
-    const { store, clock, feeds, log } = this.#deps;
-    const fields = { [LogField.sandboxId]: identity.sandboxId, component: outcome.component, outcome: outcome.outcome };
-    if (!outcome.applied) {
-      const message = `the supervisor refused a change of the ${outcome.component}: ${failureText(outcome.failure)}`;
-      log.warn(fields, message);
-      feeds.of(identity.sandboxId).addEvent({ type: "Warning", reason: "ConfigurationRefused", message }, clock.now());
-    }
-    if (outcome.applied) {
-      const message =
-        outcome.component === "config"
-          ? `policy version ${outcome.policyVersion} is in force`
-          : "new provider credentials are in force";
-      feeds.of(identity.sandboxId).addEvent({ type: "Normal", reason: "ConfigurationApplied", message }, clock.now());
-    }
-    if (outcome.component !== "config" || outcome.policyVersion === 0) return;
-    const { policyVersion } = outcome;
-    const error = outcome.applied ? "" : failureText(outcome.failure);
-    const stored = store.policies.setStatus(
-      identity.sandboxId,
-      policyVersion,
-      outcome.applied ? "loaded" : "failed",
-      clock.now(),
-      error,
-    );
-    await this.#change(identity, ({ status }) => {
-      const next = outcome.applied ? { ...status, currentPolicyVersion: policyVersion } : status;
-      return { patch: { status: next }, also: [stored] };
     });
   }
 
@@ -369,16 +263,4 @@ export class SessionEvents implements SessionBackend {
       throw error;
     }
   }
-}
-
-function accepted(status: SandboxStatus, identity: SessionIdentity, { config, environment }: Bootstrap): void {
-  status.currentPolicyVersion = config.policyVersion;
-  status.configurationAdmission = create(SandboxConfigurationAdmissionSchema, {
-    instanceId: identity.instanceId,
-    state: ConfigurationAdmissionState.ACCEPTED,
-    policyVersion: config.policyVersion,
-    policyHash: config.policyHash,
-    configRevision: revisionNumber(config.configRevision),
-    providerEnvRevision: revisionNumber(environment.providerRevision),
-  });
 }

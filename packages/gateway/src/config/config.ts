@@ -14,6 +14,8 @@ export interface GatewayConfig {
   readonly serverSans: readonly string[];
   readonly computeDriver: "local";
   readonly policyValidationFailureMode: "fail_closed" | "retain_last_valid";
+  /** How often a running sandbox's configuration is compared with the store, in milliseconds. */
+  readonly configConsistencyCheckMs: number;
   readonly supervisor: {
     /** One host process a workspace, or one a sandbox. */
     readonly placement: "workspace" | "sandbox";

@@ -37,6 +37,7 @@ describe("loadConfig", () => {
       serverSans: [],
       computeDriver: "local",
       policyValidationFailureMode: "fail_closed",
+      configConsistencyCheckMs: 30_000,
       supervisor: { placement: "workspace", minimumIsolation: [], network: { additionalCa: undefined, resolvers: [] } },
       local: { volumeRoots: [], table: {} },
     });

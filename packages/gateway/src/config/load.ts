@@ -98,6 +98,7 @@ function complete(name: string, section: GatewaySection, file: FileConfig | unde
     serverSans: section.server_sans ?? [],
     computeDriver: section.compute_driver ?? "local",
     policyValidationFailureMode: section.policy_validation_failure_mode ?? "fail_closed",
+    configConsistencyCheckMs: (section.config_consistency_check_interval_seconds ?? 30) * 1000,
     supervisor: {
       placement: file?.openshell.supervisor?.placement ?? "workspace",
       minimumIsolation: file?.openshell.supervisor?.minimum_isolation ?? [],

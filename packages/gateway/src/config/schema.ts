@@ -30,6 +30,7 @@ const gateway = z.strictObject({
   server_sans: z.array(z.string().min(1).max(253)).max(64),
   disable_tls: z.boolean(),
   policy_validation_failure_mode: z.enum(["fail_closed", "retain_last_valid"]),
+  config_consistency_check_interval_seconds: z.number().int().min(1).max(3600),
   auth: z.strictObject({ allow_unauthenticated_users: z.boolean() }).partial(),
 });
 

@@ -1,252 +1,340 @@
-import { create } from "@bufbuild/protobuf";
-import {
-  ConfigApplyOutcome,
-  ConfigComponent,
-  type ConfigUpdate,
-  ConfigUpdateResultSchema,
-  MainProcessSchema,
-  ProviderEnvironmentSchema,
-  SandboxConfigSchema,
-} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import type { Clock } from "@openshell/base";
+import { ConfigApplyOutcome as Outcome } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { beforeEach, describe, expect, it } from "vitest";
-import { type DeliveryOutcome, SessionDelivery } from "./delivery.ts";
-import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS } from "./limits.ts";
-import type { Snapshot } from "./snapshot.ts";
-
-/** Time that moves when a test says so. */
-class ManualClock implements Clock {
-  #now = 0;
-  #sleepers: { readonly at: number; readonly wake: () => void }[] = [];
-  now = (): number => this.#now;
-  monotonic = (): number => this.#now;
-  sleep(ms: number, { signal }: { signal?: AbortSignal } = {}): Promise<void> {
-    return new Promise((resolve, reject) => {
-      signal?.addEventListener("abort", () => reject(signal.reason), { once: true });
-      this.#sleepers.push({ at: this.#now + ms, wake: resolve });
-    });
-  }
-  async advance(ms: number): Promise<void> {
-    this.#now += ms;
-    const due = this.#sleepers.filter(({ at }) => at <= this.#now);
-    this.#sleepers = this.#sleepers.filter(({ at }) => at > this.#now);
-    for (const { wake } of due) wake();
-    await settle();
-  }
-}
-
-const settle = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+import type { FrozenClock } from "../api/testing/frozen-clock.ts";
+import { MAX_CONFIG_BYTES } from "../sessions/limits.ts";
+import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS, BUILD_RETRY_LAST_MS } from "./limits.ts";
+import type { DeliveryScheduler } from "./scheduler.ts";
+import { OneSession, openScheduler, settle } from "./testing/one-session.ts";
 
 describe("delivery to one session", () => {
-  let clock: ManualClock;
-  let stored: { version: number; providers: string };
-  let buildError: Error | undefined;
-  let opened: number;
-  let sent: ConfigUpdate[];
-  let outcomes: DeliveryOutcome[];
-  let failed: unknown;
-  let record: (outcome: DeliveryOutcome) => Promise<void>;
-  let delivery: SessionDelivery;
-
-  const snapshot = (): Snapshot => {
-    const { version, providers } = stored;
-    return {
-      config: create(SandboxConfigSchema, {
-        configRevision: `c${version}${providers}`,
-        policyVersion: version,
-        providerRevision: providers,
-      }),
-      providerRevision: providers,
-      workspace: "default",
-      providers: [],
-      environment: () => {
-        opened += 1;
-        return create(ProviderEnvironmentSchema, { providerRevision: providers });
-      },
-    };
-  };
-
+  let clock: FrozenClock;
+  let scheduler: DeliveryScheduler;
+  let session: OneSession;
   beforeEach(() => {
-    clock = new ManualClock();
-    stored = { version: 1, providers: "p1" };
-    buildError = undefined;
-    opened = 0;
-    sent = [];
-    outcomes = [];
-    failed = undefined;
-    record = async (outcome) => void outcomes.push(outcome);
-    const { config, environment } = snapshot();
-    delivery = new SessionDelivery(
-      { config, environment: environment(), mainProcess: create(MainProcessSchema) },
-      {
-        clock,
-        build: async () => {
-          if (buildError !== undefined) throw buildError;
-          return snapshot();
-        },
-        record: (outcome) => record(outcome),
-        send: (message) => {
-          if (message.case === "update") sent.push(message.value);
-          return true;
-        },
-        fail: (error) => {
-          failed = error;
-        },
-        onBuildError: () => {},
-      },
-    );
-    opened = 0;
+    const opened = openScheduler();
+    ({ clock, scheduler } = opened);
+    session = new OneSession({ clock, scheduler });
+    opened.sessions.set("s", session);
   });
 
-  const kinds = () => sent.map(({ component }) => component.case);
-  async function change(next: Partial<typeof stored>): Promise<void> {
-    stored = { ...stored, ...next };
-    delivery.markDirty();
-    await settle();
-  }
-  async function answer(update: ConfigUpdate, outcome: ConfigApplyOutcome, revision?: string): Promise<void> {
-    const { component } = update;
-    const own =
-      component.case === "sandboxConfig"
-        ? component.value.configRevision
-        : component.case === "providerEnvironment"
-          ? component.value.providerRevision
-          : "";
-    await delivery.result(
-      create(ConfigUpdateResultSchema, {
-        updateId: update.updateId,
-        sequence: update.sequence,
-        component:
-          component.case === "sandboxConfig" ? ConfigComponent.SANDBOX_CONFIG : ConfigComponent.PROVIDER_ENVIRONMENT,
-        result: { outcome, appliedRevision: revision ?? own },
-      }),
-    );
-    await settle();
-  }
-
   it("sends nothing before the bootstrap was answered, then what changed meanwhile", async () => {
-    await change({ version: 2 });
-    expect(sent).toEqual([]);
-    delivery.bootstrapDone();
+    await session.change({ version: 2 });
+    expect(session.sent).toEqual([]);
+    session.delivery.bootstrapDone();
     await settle();
-    expect(kinds()).toEqual(["sandboxConfig"]);
+    expect(session.story).toEqual(["environment p1", "config 2"]);
   });
 
   describe("of a running sandbox", () => {
-    beforeEach(() => delivery.bootstrapDone());
+    beforeEach(() => session.delivery.bootstrapDone());
 
-    it("sends nothing, and opens no credential, when nothing changed", async () => {
-      delivery.markDirty();
-      delivery.reconcile();
+    async function applyAll(): Promise<void> {
+      for (let index = 0; index < session.sent.length; index++)
+        await session.answer(session.sent[index], Outcome.APPLIED);
+    }
+
+    it("sends nothing, stores nothing and opens no credential when nothing changed", async () => {
+      session.delivery.markDirty();
       await settle();
-      expect(sent).toEqual([]);
-      expect(opened).toBe(0);
+      session.delivery.reconcile();
+      await settle();
+      expect(session.builds).toBe(2);
+      expect(session.sent).toEqual([]);
+      expect(session.outcomes).toEqual([]);
+      expect(session.opened).toBe(0);
     });
 
-    it("has one update in flight and sends the newest after its answer, whatever came in between", async () => {
-      for (const version of [2, 3, 4]) await change({ version });
-      expect(sent).toHaveLength(1);
-      await answer(sent[0]!, ConfigApplyOutcome.APPLIED);
-      expect(
-        sent.map(({ component, sequence }) => [sequence, (component.value as { policyVersion: number }).policyVersion]),
-      ).toEqual([
-        [1n, 2],
-        [2n, 4],
-      ]);
+    it("applies a real change that comes with the first reconcile", async () => {
+      session.stored = { ...session.stored, version: 2 };
+      session.delivery.reconcile();
+      await settle();
+      expect(session.story).toEqual(["environment p1", "config 2"]);
     });
 
-    it("releases waiters when the outcome is stored, not before", async () => {
+    it("has one update of a component in flight, and sends the newest after its answer, whatever came in between", async () => {
+      for (const version of [2, 3, 4]) await session.change({ version });
+      expect(session.story).toEqual(["environment p1", "config 2"]);
+      expect(session.builds).toBe(1);
+      await applyAll();
+      expect(session.story).toEqual(["environment p1", "config 2", "environment p1", "config 4"]);
+      expect(session.sent.map(({ sequence }) => sequence)).toEqual([1n, 1n, 2n, 2n]);
+      await applyAll();
+      expect(session.builds).toBe(2);
+      expect(session.sent).toHaveLength(4);
+    });
+
+    it("sends what is acknowledged no second time", async () => {
+      await session.change({ version: 2 });
+      await applyAll();
+      const before = session.sent.length;
+      await session.change({ version: 2 });
+      expect(session.sent).toHaveLength(before);
+    });
+
+    it("sends changed values of providers before the configuration that names them", async () => {
+      await session.change({ providers: "p2" });
+      expect(session.story).toEqual(["environment p2", "config 1"]);
+    });
+
+    it("counts an acknowledgement when its outcome is durable, not before", async () => {
       const stores = Promise.withResolvers<void>();
-      record = () => stores.promise;
-      await change({ version: 2 });
-      let result: string | undefined;
-      void delivery.whenApplied(2, 1_000).then((value) => {
-        result = value;
-      });
-      void answer(sent[0]!, ConfigApplyOutcome.APPLIED);
+      session.record = () => stores.promise;
+      await session.change({ version: 2 });
+      const [environment, config] = session.sent;
+      void session.answer(environment, Outcome.APPLIED);
+      void session.answer(config, Outcome.APPLIED);
       await settle();
-      expect(result).toBeUndefined();
+      expect(session.delivery.waiting).toBe(true);
+      session.delivery.reconcile();
+      await settle();
+      expect(session.builds).toBe(1);
       stores.resolve();
       await settle();
-      expect(result).toBe("applied");
-      expect(await delivery.whenApplied(1, 0)).toBe("applied");
+      expect(session.delivery.waiting).toBe(false);
+      expect(session.sent).toHaveLength(2);
     });
 
-    it.each([
-      [ConfigApplyOutcome.FAILED_CLOSED, ""],
-      [ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD, "c1p1"],
-      [ConfigApplyOutcome.UNSUPPORTED, ""],
-      [ConfigApplyOutcome.APPLIED, "another revision"],
-    ])(
-      "counts outcome %i at revision %j as refused, and tries again only with the reconcile or a change",
-      async (outcome, revision) => {
-        await change({ version: 2 });
-        const waiting = delivery.whenApplied(2, 1_000);
-        await answer(sent[0]!, outcome, revision);
-        expect(await waiting).toBe("refused");
-        expect(outcomes).toMatchObject([{ applied: false, policyVersion: 2 }]);
-        expect(delivery.policyVersion).toBe(1);
-        delivery.markDirty();
+    it("sends again what was acknowledged but could not be stored", async () => {
+      session.record = async () => {
+        throw new Error("disk full");
+      };
+      await session.change({ version: 2 });
+      await session.answer(session.sent[0], Outcome.APPLIED);
+      await session.answer(session.sent[1], Outcome.APPLIED);
+      expect(session.errors.length).toBeGreaterThan(0);
+      session.record = async (outcome) => void session.outcomes.push(outcome);
+      clock.advance(BUILD_RETRY_LAST_MS);
+      await settle();
+      expect(session.story.slice(2)).toEqual(["environment p1", "config 2"]);
+      await session.answer(session.sent[2], Outcome.IGNORED_DUPLICATE);
+      await session.answer(session.sent[3], Outcome.IGNORED_DUPLICATE);
+      expect(session.outcomes).toMatchObject([{ applied: true }, { applied: true, news: true }]);
+      clock.advance(BUILD_RETRY_LAST_MS);
+      await settle();
+      expect(session.sent).toHaveLength(4);
+    });
+
+    const refusals: readonly [Outcome, string | undefined, string][] = [
+      [Outcome.FAILED_CLOSED, undefined, "rejected"],
+      [Outcome.FAILED_RETAINED_LAST_KNOWN_GOOD, "c1/p1/e1", "rejected"],
+      [Outcome.UNSUPPORTED, "", "unacknowledged"],
+      [Outcome.IGNORED_STALE, "c1/p1/e1", "unacknowledged"],
+      [Outcome.APPLIED, "another revision", "invalid"],
+      [Outcome.APPLIED, "", "invalid"],
+      [Outcome.FAILED_CLOSED, "c1/p1/e1", "invalid"],
+      [Outcome.UNSPECIFIED, "", "invalid"],
+    ];
+    it.each(refusals)(
+      "does not acknowledge outcome %i at revision %j, and tries again with the reconcile or a change only",
+      async (outcome, revision, verdict) => {
+        await session.change({ version: 2 });
+        await session.answer(session.sent[0], Outcome.APPLIED);
+        await session.answer(session.sent[1], outcome, revision);
+        expect(session.outcomes.at(-1)).toMatchObject({ applied: false, verdict, component: "config" });
+        session.delivery.markDirty();
         await settle();
-        expect(sent).toHaveLength(1);
-        delivery.reconcile();
+        expect(session.sent).toHaveLength(2);
+        session.delivery.reconcile();
         await settle();
-        expect(sent).toHaveLength(2);
+        expect(session.story).toEqual(["environment p1", "config 2", "config 2"]);
       },
     );
 
-    it("ignores answers to something else", async () => {
-      await change({ version: 2 });
-      const [update] = sent;
-      await answer({ ...update!, updateId: "x" }, ConfigApplyOutcome.APPLIED);
-      await answer({ ...update!, sequence: 9n }, ConfigApplyOutcome.APPLIED);
-      expect(outcomes).toEqual([]);
-      await answer(update!, ConfigApplyOutcome.APPLIED);
-      await answer(update!, ConfigApplyOutcome.APPLIED);
-      expect(outcomes).toHaveLength(1);
+    it("delivers a policy that was in force before a refused one, for what was in force may be so no more", async () => {
+      await session.change({ version: 2 });
+      await session.answer(session.sent[0], Outcome.APPLIED);
+      await session.answer(session.sent[1], Outcome.FAILED_CLOSED);
+      await session.change({ version: 1 });
+      expect(session.story.slice(2)).toEqual(["environment p1", "config 1"]);
+      await session.answer(session.sent[2], Outcome.APPLIED);
+      await session.answer(session.sent[3], Outcome.APPLIED);
+      expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: true, facts: { policyVersion: 1 } });
     });
 
-    it("sends credentials before the policy that names them, and again when they were held back", async () => {
-      await change({ version: 2, providers: "p2" });
-      expect(kinds()).toEqual(["providerEnvironment", "sandboxConfig"]);
-      await answer(sent[0]!, ConfigApplyOutcome.AWAITING_COMPONENT, "");
-      expect(outcomes).toEqual([]);
-      await answer(sent[1]!, ConfigApplyOutcome.APPLIED);
-      expect(kinds()).toEqual(["providerEnvironment", "sandboxConfig", "providerEnvironment"]);
-      await answer(sent[2]!, ConfigApplyOutcome.IGNORED_DUPLICATE);
-      delivery.markDirty();
+    it("counts a retained local override as acknowledged, though nothing of it is in force", async () => {
+      await session.change({ version: 2 });
+      await session.answer(session.sent[0], Outcome.APPLIED);
+      await session.answer(session.sent[1], Outcome.RETAINED_LOCAL_OVERRIDE);
+      expect(session.outcomes.at(-1)).toMatchObject({ verdict: "acknowledged", applied: false });
+      session.delivery.reconcile();
       await settle();
-      expect(sent).toHaveLength(3);
+      expect(session.sent).toHaveLength(2);
+    });
+
+    it("asks again for what is in force in part, with each reconcile until it is whole", async () => {
+      await session.change({ version: 2 });
+      await session.answer(session.sent[0], Outcome.APPLIED);
+      await session.answer(session.sent[1], Outcome.DEGRADED);
+      expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: true });
+      session.delivery.markDirty();
+      await settle();
+      expect(session.sent).toHaveLength(2);
+      session.delivery.reconcile();
+      await settle();
+      await session.answer(session.sent[2], Outcome.DEGRADED);
+      expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: false });
+      session.delivery.reconcile();
+      await settle();
+      await session.answer(session.sent[3], Outcome.IGNORED_DUPLICATE);
+      expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: true });
+      session.delivery.reconcile();
+      await settle();
+      expect(session.story.slice(2)).toEqual(["config 2", "config 2"]);
+    });
+
+    it("ignores late and unmatched answers", async () => {
+      await session.change({ version: 2 });
+      const [environment, config] = session.sent;
+      await session.answer({ ...config!, updateId: "x" }, Outcome.APPLIED);
+      await session.answer({ ...config!, sequence: 9n }, Outcome.APPLIED);
+      await session.answer({ ...environment!, updateId: config!.updateId }, Outcome.APPLIED);
+      expect(session.outcomes).toEqual([]);
+      await session.answer(config, Outcome.APPLIED);
+      await session.answer(config, Outcome.FAILED_CLOSED);
+      expect(session.outcomes).toHaveLength(1);
+      scheduler.unregister(session.delivery);
+      await session.answer(environment, Outcome.APPLIED);
+      expect(session.outcomes).toHaveLength(1);
+    });
+
+    describe("with a supervisor that pairs", () => {
+      it("sends a staged half once more when its counterpart is acknowledged, and no third time", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        const [environment, config] = session.sent;
+        await session.answer(environment, Outcome.AWAITING_COMPONENT);
+        expect(session.outcomes).toEqual([]);
+        await session.answer(config, Outcome.APPLIED);
+        expect(session.story).toEqual(["environment p2", "config 2", "environment p2"]);
+        await session.answer(session.sent[2], Outcome.AWAITING_COMPONENT);
+        session.delivery.markDirty();
+        await settle();
+        expect(session.sent).toHaveLength(3);
+        // Whatever is wrong with them is looked at again with the reconcile.
+        session.delivery.reconcile();
+        await settle();
+        expect(session.story.slice(3)).toEqual(["environment p2"]);
+        await session.answer(session.sent[3], Outcome.IGNORED_DUPLICATE);
+        expect(session.outcomes.at(-1)).toMatchObject({ component: "environment", applied: true, news: true });
+      });
+
+      it("builds the refused counterpart of a staged half again, once", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.FAILED_CLOSED);
+        await session.answer(session.sent[1], Outcome.AWAITING_COMPONENT);
+        expect(session.story).toEqual(["environment p2", "config 2", "environment p2"]);
+        await session.answer(session.sent[2], Outcome.FAILED_CLOSED);
+        await settle();
+        expect(session.sent).toHaveLength(3);
+      });
+
+      it("does not let two halves that wait for each other call each other for ever", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        await session.answer(session.sent[1], Outcome.AWAITING_COMPONENT);
+        await settle();
+        expect(session.sent).toHaveLength(2);
+        session.delivery.reconcile();
+        await settle();
+        expect(session.sent).toHaveLength(4);
+      });
+
+      it("replaces a staged half by a newer one", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        await session.change({ providers: "p3" });
+        await session.answer(session.sent[1], Outcome.AWAITING_COMPONENT);
+        expect(session.story.slice(2)).toEqual(["environment p3", "config 2"]);
+        await session.answer(session.sent[2], Outcome.AWAITING_COMPONENT);
+        await session.answer(session.sent[3], Outcome.APPLIED);
+        expect(session.story.slice(4)).toEqual(["environment p3"]);
+        await session.answer(session.sent[4], Outcome.IGNORED_DUPLICATE);
+        await settle();
+        expect(session.sent).toHaveLength(5);
+      });
+
+      it("does not call the same values under another policy news", async () => {
+        await session.change({ version: 2 });
+        await session.answer(session.sent[0], Outcome.APPLIED);
+        expect(session.outcomes).toMatchObject([{ component: "environment", applied: true, news: false }]);
+      });
+    });
+
+    it("refuses what is too large to be sent, visibly, and goes on", async () => {
+      await session.change({ version: 2, padding: MAX_CONFIG_BYTES });
+      expect(session.story).toEqual(["environment p1"]);
+      expect(session.outcomes).toMatchObject([
+        { component: "config", applied: false, verdict: "rejected", failure: { code: "payload_too_large" } },
+      ]);
+      await session.answer(session.sent[0], Outcome.APPLIED);
+      session.delivery.markDirty();
+      await settle();
+      expect(session.outcomes).toHaveLength(2);
+      await session.change({ version: 3, padding: 0 });
+      expect(session.story.slice(1)).toEqual(["environment p1", "config 3"]);
     });
 
     it("ends a session that does not answer", async () => {
-      await change({ version: 2 });
-      await clock.advance(ACK_TIMEOUT_MS - 1);
-      expect(failed).toBeUndefined();
-      await clock.advance(1);
-      expect(failed).toBeInstanceOf(Error);
+      await session.change({ version: 2 });
+      clock.advance(ACK_TIMEOUT_MS - 1);
+      await settle();
+      expect(session.failed).toBeUndefined();
+      clock.advance(1);
+      await settle();
+      expect(session.failed).toBeInstanceOf(Error);
     });
 
-    it("tries again when a snapshot cannot be built", async () => {
-      buildError = new Error("store busy");
-      await change({ version: 2 });
-      expect(sent).toEqual([]);
-      buildError = undefined;
-      await clock.advance(BUILD_RETRY_FIRST_MS);
-      expect(kinds()).toEqual(["sandboxConfig"]);
+    it("does not blame the supervisor for a store that is slow to take its answer", async () => {
+      session.record = () => new Promise(() => {});
+      await session.change({ version: 2 });
+      for (const update of session.sent) void session.answer(update, Outcome.APPLIED);
+      await settle();
+      clock.advance(ACK_TIMEOUT_MS);
+      await settle();
+      expect(session.failed).toBeUndefined();
     });
 
-    it("answers waiters with unknown when their time is over or the session ends", async () => {
-      await change({ version: 2 });
-      const short = delivery.whenApplied(2, 10);
-      const long = delivery.whenApplied(2, 10_000);
-      await clock.advance(10);
-      expect(await short).toBe("unknown");
-      delivery.close();
-      expect(await long).toBe("unknown");
-      expect(await delivery.whenApplied(2, 10)).toBe("unknown");
-      await change({ version: 3 });
-      expect(sent).toHaveLength(1);
+    it("tries a snapshot that cannot be built again after 1 to 30 s", async () => {
+      session.buildError = new Error("store busy");
+      await session.change({ version: 2 });
+      const waits: number[] = [];
+      for (let attempt = 0; attempt < 7; attempt++) {
+        const before = session.builds;
+        let waited = 0;
+        while (session.builds === before) {
+          clock.advance(1_000);
+          waited += 1_000;
+          await settle();
+        }
+        waits.push(waited);
+      }
+      expect(waits).toEqual([1_000, 2_000, 4_000, 8_000, 16_000, BUILD_RETRY_LAST_MS, BUILD_RETRY_LAST_MS]);
+      session.buildError = undefined;
+      clock.advance(BUILD_RETRY_LAST_MS);
+      await settle();
+      expect(session.story).toEqual(["environment p1", "config 2"]);
+    });
+
+    it("ends the wait after a failure early when there is news, and not for the reconcile", async () => {
+      session.buildError = new Error("store busy");
+      await session.change({ version: 2 });
+      session.buildError = undefined;
+      session.delivery.reconcile();
+      await settle();
+      expect(session.builds).toBe(1);
+      clock.advance(BUILD_RETRY_FIRST_MS / 2);
+      await session.change({ version: 3 });
+      expect(session.story).toEqual(["environment p1", "config 3"]);
+    });
+
+    it("sends nothing after its end, and waits for nothing", async () => {
+      await session.change({ version: 2 });
+      scheduler.unregister(session.delivery);
+      await session.change({ version: 3 });
+      expect(session.sent).toHaveLength(2);
+      clock.advance(ACK_TIMEOUT_MS);
+      await settle();
+      expect(session.failed).toBeUndefined();
+      expect(clock.due(1_000_000)).toBe(0);
     });
   });
 });

@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { create } from "@bufbuild/protobuf";
+import { create, toBinary } from "@bufbuild/protobuf";
 import {
   ConfigApplyOutcome,
   ConfigComponent,
@@ -7,264 +7,424 @@ import {
   type ConfigUpdateResult,
   ConfigUpdateSchema,
   type Failure,
+  type SandboxConfig,
   type SupervisorDownlink,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import type { Clock } from "@openshell/base";
 import type { Bootstrap } from "../sessions/backend.ts";
+import { failure } from "../sessions/failure.ts";
+import { MAX_CONFIG_BYTES } from "../sessions/limits.ts";
 import { DONE } from "../sessions/reader.ts";
-import { isApplied } from "../sessions/session.ts";
 import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS, BUILD_RETRY_LAST_MS } from "./limits.ts";
-import type { Snapshot } from "./snapshot.ts";
+import { isInForce, type Verdict, verdictOf } from "./outcome.ts";
+import { pairing, type Snapshot } from "./snapshot.ts";
+
+export type ComponentName = "config" | "environment";
+
+/** What a delivered configuration consists of, without the policy itself. */
+export type DeliveredFacts = { readonly settingsRevision: bigint } & Pick<
+  SandboxConfig,
+  | "configRevision"
+  | "policyVersion"
+  | "policyHash"
+  | "policySource"
+  | "globalPolicyVersion"
+  | "providerRevision"
+  | "attachmentEpoch"
+>;
 
 /** What became of one delivered component. */
 export interface DeliveryOutcome {
-  readonly component: "config" | "environment";
+  readonly component: ComponentName;
+  /** Judgement of the answer; a staged component has no outcome yet. */
+  readonly verdict: Exclude<Verdict, "staged">;
+  /** In force as it was sent. */
   readonly applied: boolean;
-  /** Revision that was sent. */
-  readonly revision: string;
-  /** Policy version of a config; 0 for an environment. */
-  readonly policyVersion: number;
+  /** In force now and not before: something to tell. */
+  readonly news: boolean;
+  readonly facts: DeliveredFacts;
+  /** What the supervisor answered; UNSPECIFIED when it was never sent. */
   readonly outcome: ConfigApplyOutcome;
   readonly failure: Failure | undefined;
 }
 
+/** Whom a change concerns: one sandbox alone, or this one among many. */
+export type Lane = "sandbox" | "fanout";
+
 export interface DeliveryDeps {
   readonly clock: Clock;
-  /** Complete, from one read of the store. */
-  readonly build: () => Promise<Snapshot>;
-  /** Stores the outcome; resolves when it is durable. Waiters are released after that. */
+  /** Stores the outcome; resolves when it is durable. */
   readonly record: (outcome: DeliveryOutcome) => Promise<void>;
   readonly send: (message: SupervisorDownlink["message"]) => boolean;
   /** Ends the session: its successor gets everything anew. */
   readonly fail: (error: unknown) => void;
-  readonly onBuildError: (error: unknown) => void;
+  /** A snapshot could not be built, or an outcome not be stored; it is tried again. `first`: it had gone well before. */
+  readonly onError: (error: unknown, first: boolean) => void;
+  /** Asks for a build in turn. May be asked again while the turn has not come. */
+  readonly request: (delivery: SessionDelivery, lane: Lane) => void;
 }
 
 interface InFlight {
   readonly updateId: string;
   readonly sequence: bigint;
+  readonly key: string;
   readonly revision: string;
-  readonly policyVersion: number;
-  readonly answered: AbortController;
+  readonly facts: DeliveredFacts;
+  readonly limit: AbortController;
+  /** The answer is there, its outcome is being stored. */
+  answered: boolean;
 }
 
 interface ComponentState {
   sequence: bigint;
+  /** Identity of what was acknowledged last; a further delivery of the same is left out. */
   acknowledged: string;
-  inFlight: InFlight | undefined;
-  /** Something newer waits for the answer to what is in flight. */
+  /** Identity that was refused: not sent again before something changes or the reconcile asks. */
+  refused: string;
+  /** Identity that the supervisor holds until its counterpart is there. */
+  staged: string;
+  /** Pairing identity of what was acknowledged, and of what is staged. */
+  acknowledgedPair: string;
+  stagedPair: string;
+  /** Acknowledged, but in force only in part: the reconcile asks for the rest. */
+  degraded: boolean;
+  /** Sent next time, whether it was acknowledged or not. */
   again: boolean;
-  /** Held by the supervisor until its counterpart arrives. */
-  staged: boolean;
-  /** Revision that was refused: not sent again before something changes or the reconcile asks. */
-  refused: string | undefined;
+  /** Provider values acknowledged last; the same under another policy are no news. */
+  values: string;
+  inFlight: InFlight | undefined;
 }
 
-type ComponentName = "config" | "environment";
-type Waiter = { readonly version: number; readonly resolve: (result: ApplyResult) => void };
-
-/** How a wait for a policy version ended. `unknown`: no answer in time, or the session ended first. */
-export type ApplyResult = "applied" | "refused" | "unknown";
-
 /**
- * Brings changes to one supervisor session. Changes only mark the session dirty; what is sent is always the complete newest
- * snapshot of a component, one in flight a component, and nothing when the supervisor has it already.
+ * Brings changes to one supervisor session. A change only marks the session dirty; what is sent, in its turn, is always
+ * the complete newest snapshot, one component in flight each, and nothing that the supervisor has already. What changes
+ * while an answer is awaited is one further build, however often it changed.
+ *
+ * An update stays in flight until its outcome is durable, so that nothing counts an acknowledgement that could be lost.
  */
 export class SessionDelivery {
+  readonly sandboxId: string;
   readonly #deps: DeliveryDeps;
-  readonly #state: Readonly<Record<ComponentName, ComponentState>>;
-  readonly #waiters = new Set<Waiter>();
-  readonly #ended = new AbortController();
-  #policyVersion: number;
+  readonly #config: ComponentState;
+  readonly #environment: ComponentState;
+  #workspace: string;
+  #providers: readonly string[];
   #bootstrapped = false;
-  #dirty = false;
-  #retryRefused = false;
-  #pumping = false;
+  #closed = false;
+  #dirty: Lane | undefined;
+  #building = false;
+  #reconciling = false;
+  /** Pairing identities for which a counterpart was built again, and a staged half sent again: once each. */
+  #counterpartFor = "";
+  #resentFor = "";
+  #retryMs = BUILD_RETRY_FIRST_MS;
+  #retry: AbortController | undefined;
 
-  constructor(bootstrap: Bootstrap, deps: DeliveryDeps) {
+  constructor(sandboxId: string, bootstrap: Bootstrap, deps: DeliveryDeps) {
+    this.sandboxId = sandboxId;
     this.#deps = deps;
-    this.#policyVersion = bootstrap.config.policyVersion;
-    const initial = (acknowledged: string): ComponentState => ({
-      sequence: 0n,
-      acknowledged,
-      inFlight: undefined,
-      again: false,
-      staged: false,
-      refused: undefined,
-    });
-    this.#state = {
-      config: initial(bootstrap.config.configRevision),
-      environment: initial(bootstrap.environment.providerRevision),
-    };
+    this.#workspace = bootstrap.workspace;
+    this.#providers = bootstrap.providers;
+    const pair = pairing(bootstrap.config);
+    const values = valuesOf(bootstrap.config);
+    this.#config = initial(bootstrap.config.configRevision, pair, values);
+    this.#environment = initial(pair, pair, values);
   }
 
-  /** The bootstrap was applied: what changed since it was built is sent now. */
-  bootstrapDone(): void {
+  /** Something is to be sent, built or answered. */
+  get busy(): boolean {
+    return this.#dirty !== undefined || this.#building || this.waiting;
+  }
+
+  /** An answer, or the end of a wait after a failure, is awaited. */
+  get waiting(): boolean {
+    return this.#config.inFlight !== undefined || this.#environment.inFlight !== undefined || this.#retry !== undefined;
+  }
+
+  /** Whether a change of a workspace, or of one of its providers, may concern what this sandbox has or is about to get. */
+  concerns(workspace: string, provider?: string): boolean {
+    if (this.#building || !this.#bootstrapped) return true;
+    return workspace === this.#workspace && (provider === undefined || this.#providers.includes(provider));
+  }
+
+  /** The bootstrap was applied, and that is durable: what changed since it was read is sent now. */
+  bootstrapDone(results?: { readonly config: { readonly outcome: ConfigApplyOutcome } }): void {
     this.#bootstrapped = true;
-    void this.#pump();
+    this.#config.degraded = results?.config.outcome === ConfigApplyOutcome.DEGRADED;
+    this.#request();
   }
 
-  /** Something that this sandbox's configuration is made of may have changed. */
-  markDirty(): void {
-    this.#dirty = true;
-    void this.#pump();
+  /** Something that this sandbox's configuration is made of may have changed. Ends a wait after a failure. */
+  markDirty(lane: Lane = "sandbox"): void {
+    if (this.#dirty !== "sandbox") this.#dirty = lane;
+    this.#retry?.abort(DONE);
+    this.#request();
   }
 
-  /** As `markDirty`, and refused revisions are tried again. */
-  reconcile(): void {
-    this.#retryRefused = true;
-    this.markDirty();
+  /** As `markDirty`, and what was refused, staged or taken up in part is tried again. */
+  reconcile(lane: Lane = "sandbox"): void {
+    this.#reconciling = true;
+    // A wait after a failure is no news' business: the reconcile does not shorten it.
+    if (this.#dirty !== "sandbox") this.#dirty = lane;
+    this.#request();
   }
 
-  /** Policy version that the supervisor enforces. */
-  get policyVersion(): number {
-    return this.#policyVersion;
+  /** Whether it is this session's turn if it is given one. */
+  get ready(): boolean {
+    return this.#dirty !== undefined && this.#bootstrapped && !this.#closed && !this.#building && !this.waiting;
   }
 
-  /** Resolves when the outcome of this policy version, or of a later one, is recorded. */
-  whenApplied(version: number, limitMs: number): Promise<ApplyResult> {
-    if (this.#ended.signal.aborted) return Promise.resolve("unknown");
-    if (this.#policyVersion >= version) return Promise.resolve("applied");
-    const { promise, resolve } = Promise.withResolvers<ApplyResult>();
-    const waiter: Waiter = { version, resolve };
-    this.#waiters.add(waiter);
-    const timer = new AbortController();
-    this.#deps.clock
-      .sleep(limitMs, { signal: timer.signal, unref: true })
-      .then(() => resolve("unknown"))
-      .catch(() => {});
-    return promise.finally(() => {
-      timer.abort(DONE);
-      this.#waiters.delete(waiter);
-    });
+  /** Its turn has come: builds and sends. Never rejects. */
+  async turn(build: () => Promise<Snapshot>): Promise<void> {
+    if (!this.ready) return;
+    const lane = this.#dirty!;
+    this.#dirty = undefined;
+    this.#building = true;
+    try {
+      const snapshot = await build();
+      if (this.#closed) return;
+      await this.#offer(snapshot);
+      this.#retryMs = BUILD_RETRY_FIRST_MS;
+    } catch (error) {
+      this.#failed(error, lane);
+    } finally {
+      this.#building = false;
+      this.#request();
+    }
   }
 
-  /** An answer of the supervisor. Answers to something else are ignored: they are late. */
+  /** An answer of the supervisor. Answers to something else are late, and ignored. */
   async result(message: ConfigUpdateResult): Promise<void> {
-    const component: ComponentName | undefined =
-      message.component === ConfigComponent.SANDBOX_CONFIG
-        ? "config"
-        : message.component === ConfigComponent.PROVIDER_ENVIRONMENT
-          ? "environment"
-          : undefined;
-    if (component === undefined || message.result === undefined) return;
-    const state = this.#state[component];
+    const name = componentName(message.component);
+    if (name === undefined || message.result === undefined || this.#closed) return;
+    const state = this.#state(name);
     const sent = state.inFlight;
-    if (sent === undefined || sent.updateId !== message.updateId || sent.sequence !== message.sequence) return;
-    const { outcome, appliedRevision, failure } = message.result;
-    const applied = isApplied(outcome) && appliedRevision === sent.revision;
-    const staged = outcome === ConfigApplyOutcome.AWAITING_COMPONENT;
-    if (!staged) {
-      const { revision, policyVersion } = sent;
-      // Still in flight until this is durable, so that nothing counts an acknowledgement that could be lost.
-      await this.#deps.record({ component, applied, revision, policyVersion, outcome, failure });
+    if (sent === undefined || sent.answered || sent.updateId !== message.updateId || sent.sequence !== message.sequence)
+      return;
+    sent.answered = true;
+    sent.limit.abort(DONE);
+    const { outcome } = message.result;
+    const verdict = verdictOf(message.result, sent.revision);
+    try {
+      if (verdict !== "staged") await this.#record(name, sent, verdict, outcome, message.result.failure);
+    } catch (error) {
+      // Nothing is counted: the supervisor says again what it has when it is sent again.
+      state.inFlight = undefined;
+      this.#failed(error, "sandbox");
+      return;
     }
-    if (state.inFlight !== sent) return;
+    if (this.#closed) return;
     state.inFlight = undefined;
-    sent.answered.abort();
-    state.staged = staged;
-    if (state.again) {
-      state.again = false;
-      this.#dirty = true;
-    }
-    if (applied) {
-      state.acknowledged = sent.revision;
-      state.refused = undefined;
-      const other = this.#state[component === "config" ? "environment" : "config"];
-      // The supervisor may now take what it held back; sending it again tells.
-      if (other.staged) {
-        other.staged = false;
-        this.#dirty = true;
-      }
-    } else if (!staged) state.refused = sent.revision;
-    if (component === "config" && !staged) {
-      if (applied) this.#policyVersion = sent.policyVersion;
-      this.#release(sent.policyVersion, applied ? "applied" : "refused");
-    }
-    void this.#pump();
+    this.#settle(name, sent, verdict, outcome);
+    this.#pair();
+    this.#request();
   }
 
   /** The session is over. */
   close(): void {
-    this.#ended.abort();
-    for (const waiter of this.#waiters) waiter.resolve("unknown");
+    this.#closed = true;
+    this.#dirty = undefined;
+    for (const { inFlight } of [this.#config, this.#environment]) inFlight?.limit.abort(DONE);
+    this.#retry?.abort(DONE);
   }
 
-  #release(version: number, result: ApplyResult): void {
-    for (const waiter of [...this.#waiters]) if (waiter.version <= version) waiter.resolve(result);
+  #state(name: ComponentName): ComponentState {
+    return name === "config" ? this.#config : this.#environment;
   }
 
-  async #pump(): Promise<void> {
-    if (this.#pumping || !this.#bootstrapped) return;
-    this.#pumping = true;
-    let wait = BUILD_RETRY_FIRST_MS;
-    while (this.#dirty && !this.#ended.signal.aborted) {
-      this.#dirty = false;
-      try {
-        this.#sendChanged(await this.#deps.build());
-        wait = BUILD_RETRY_FIRST_MS;
-      } catch (error) {
-        if (this.#ended.signal.aborted) break;
-        this.#deps.onBuildError(error);
-        this.#dirty = true;
-        await this.#deps.clock.sleep(wait, { signal: this.#ended.signal, unref: true }).catch(() => {});
-        wait = Math.min(wait * 2, BUILD_RETRY_LAST_MS);
-      }
+  #request(): void {
+    if (this.ready) this.#deps.request(this, this.#dirty!);
+  }
+
+  #settle(name: ComponentName, sent: InFlight, verdict: Verdict, outcome: ConfigApplyOutcome): void {
+    const state = this.#state(name);
+    state.staged = "";
+    state.stagedPair = "";
+    if (verdict === "acknowledged") {
+      state.acknowledged = sent.key;
+      state.acknowledgedPair = pairing(sent.facts);
+      state.refused = "";
+      state.values = valuesOf(sent.facts);
+      state.degraded = outcome === ConfigApplyOutcome.DEGRADED;
+    } else if (verdict === "staged") {
+      state.staged = sent.key;
+      state.stagedPair = pairing(sent.facts);
+    } else {
+      // What was in force before may be so no more: going back to it is a delivery like any other.
+      state.acknowledged = "";
+      state.acknowledgedPair = "";
+      state.values = "";
+      state.refused = sent.key;
     }
-    this.#pumping = false;
+  }
+
+  /**
+   * One half that waits for the other: the other is built again, and once it is acknowledged the first is sent again. Each
+   * once for a pair, so that two halves that never meet do not call each other for ever. Both waiting is the reconcile's.
+   */
+  #pair(): void {
+    const config = this.#config;
+    const environment = this.#environment;
+    if (config.inFlight !== undefined || environment.inFlight !== undefined) return;
+    if ((config.staged === "") === (environment.staged === "")) return;
+    const [half, other] = config.staged === "" ? [environment, config] : [config, environment];
+    const pair = half.stagedPair;
+    if (other.acknowledgedPair === pair) {
+      if (this.#resentFor === pair) return;
+      this.#resentFor = pair;
+      half.again = true;
+    } else {
+      if (this.#counterpartFor === pair) return;
+      this.#counterpartFor = pair;
+      other.again = true;
+    }
+    this.#dirty ??= "sandbox";
   }
 
   /** Secrets go first: a policy that refers to a value never arrives long before it. */
-  #sendChanged({ config, providerRevision, environment }: Snapshot): void {
-    if (this.#ended.signal.aborted) return;
-    if (this.#retryRefused) {
-      this.#retryRefused = false;
-      for (const state of Object.values(this.#state)) state.refused = undefined;
+  async #offer({ config, workspace, providers, settingsRevision, environment }: Snapshot): Promise<void> {
+    this.#workspace = workspace;
+    this.#providers = providers;
+    if (this.#reconciling) {
+      this.#reconciling = false;
+      this.#counterpartFor = "";
+      this.#resentFor = "";
+      for (const state of [this.#config, this.#environment]) {
+        state.refused = "";
+        state.staged = "";
+        if (state.degraded) state.again = true;
+      }
     }
-    this.#sendOne("environment", providerRevision, 0, () => ({ case: "providerEnvironment", value: environment() }));
-    this.#sendOne("config", config.configRevision, config.policyVersion, () => ({
+    const { configRevision, policyVersion, policyHash, policySource, globalPolicyVersion } = config;
+    const { providerRevision, attachmentEpoch } = config;
+    const facts: DeliveredFacts = {
+      configRevision,
+      policyVersion,
+      policyHash,
+      policySource,
+      globalPolicyVersion,
+      providerRevision,
+      attachmentEpoch,
+      settingsRevision,
+    };
+    const pair = pairing(config);
+    await this.#offerOne("environment", pair, providerRevision, facts, () => ({
+      case: "providerEnvironment",
+      value: environment(),
+    }));
+    await this.#offerOne("config", configRevision, configRevision, facts, () => ({
       case: "sandboxConfig",
       value: config,
     }));
   }
 
-  #sendOne(
+  async #offerOne(
     name: ComponentName,
+    key: string,
     revision: string,
-    policyVersion: number,
+    facts: DeliveredFacts,
     component: () => ConfigUpdate["component"],
-  ): void {
-    const state = this.#state[name];
-    if (state.inFlight !== undefined) {
-      // Latest wins: a newer snapshot is built when the answer is there.
-      if (state.inFlight.revision !== revision) state.again = true;
+  ): Promise<void> {
+    const state = this.#state(name);
+    const known = key === state.acknowledged || key === state.refused || key === state.staged;
+    if (this.#closed || (known && !state.again)) return;
+    state.again = false;
+    const sequence = state.sequence + 1n;
+    const updateId = randomUUID();
+    const value = create(ConfigUpdateSchema, { updateId, sequence, component: component() });
+    const sent = { updateId, sequence, key, revision, facts, limit: new AbortController(), answered: false };
+    if (toBinary(ConfigUpdateSchema, value).length > MAX_CONFIG_BYTES) {
+      const reason = failure("payload_too_large", `the ${name} exceeds ${MAX_CONFIG_BYTES} bytes`, {
+        next: "Make the policy or the providers' settings smaller",
+      });
+      await this.#record(name, sent, "rejected", ConfigApplyOutcome.UNSPECIFIED, reason);
+      state.refused = key;
       return;
     }
-    if (state.acknowledged === revision || state.refused === revision) {
-      // A change back to what is in force needs no delivery, but whoever waits for it is answered.
-      if (name === "config" && state.acknowledged === revision) this.#release(policyVersion, "applied");
-      return;
-    }
-    const value = component();
-    state.sequence += 1n;
-    const answered = new AbortController();
-    const sent: InFlight = { updateId: randomUUID(), sequence: state.sequence, revision, policyVersion, answered };
+    state.sequence = sequence;
     state.inFlight = sent;
-    const { updateId, sequence } = sent;
-    this.#deps.send({
-      case: "update",
-      value: create(ConfigUpdateSchema, { updateId, sequence, component: value }),
-    });
-    void this.#watchAnswer(state, sent);
+    this.#deps.send({ case: "update", value });
+    this.#limitAnswer(state, sent);
   }
 
-  async #watchAnswer(state: ComponentState, sent: InFlight): Promise<void> {
-    const signal = AbortSignal.any([this.#ended.signal, sent.answered.signal]);
-    try {
-      await this.#deps.clock.sleep(ACK_TIMEOUT_MS, { signal, unref: true });
-    } catch {
-      return;
-    }
-    if (state.inFlight === sent) this.#deps.fail(new Error(`no answer to an update within ${ACK_TIMEOUT_MS / 1000} s`));
+  #record(
+    component: ComponentName,
+    sent: InFlight,
+    verdict: Exclude<Verdict, "staged">,
+    outcome: ConfigApplyOutcome,
+    reason: Failure | undefined,
+  ): Promise<void> {
+    const { facts } = sent;
+    const state = this.#state(component);
+    const applied = verdict === "acknowledged" && isInForce(outcome);
+    const other =
+      component === "config"
+        ? state.acknowledged !== sent.key || state.degraded !== (outcome === ConfigApplyOutcome.DEGRADED)
+        : state.values !== valuesOf(facts);
+    const news = applied && other;
+    const contradiction = verdict === "invalid" ? CONTRADICTION : undefined;
+    return this.#deps.record({
+      component,
+      verdict,
+      applied,
+      news,
+      facts,
+      outcome,
+      failure: contradiction ?? reason,
+    });
   }
+
+  #failed(error: unknown, lane: Lane): void {
+    if (this.#closed) return;
+    this.#deps.onError(error, this.#retryMs === BUILD_RETRY_FIRST_MS);
+    this.#dirty ??= lane;
+    const retry = new AbortController();
+    this.#retry = retry;
+    const over = (): void => {
+      if (this.#retry !== retry) return;
+      this.#retry = undefined;
+      this.#request();
+    };
+    this.#deps.clock.sleep(this.#retryMs, { signal: retry.signal, unref: true }).then(over, over);
+    this.#retryMs = Math.min(this.#retryMs * 2, BUILD_RETRY_LAST_MS);
+  }
+
+  #limitAnswer(state: ComponentState, sent: InFlight): void {
+    this.#deps.clock.sleep(ACK_TIMEOUT_MS, { signal: sent.limit.signal, unref: true }).then(
+      () => {
+        if (state.inFlight !== sent || sent.answered) return;
+        this.#deps.fail(new Error(`no answer to an update within ${ACK_TIMEOUT_MS / 1000} s`));
+      },
+      () => {},
+    );
+  }
+}
+
+const CONTRADICTION = failure("revision_mismatch", "the outcome contradicts the revision that is in force");
+
+function initial(acknowledged: string, pair: string, values: string): ComponentState {
+  return {
+    sequence: 0n,
+    acknowledged,
+    refused: "",
+    staged: "",
+    acknowledgedPair: pair,
+    stagedPair: "",
+    degraded: false,
+    again: false,
+    values,
+    inFlight: undefined,
+  };
+}
+
+function valuesOf({
+  attachmentEpoch,
+  providerRevision,
+}: Pick<SandboxConfig, "attachmentEpoch" | "providerRevision">): string {
+  return `${attachmentEpoch}|${providerRevision}`;
+}
+
+function componentName(component: ConfigComponent): ComponentName | undefined {
+  if (component === ConfigComponent.SANDBOX_CONFIG) return "config";
+  return component === ConfigComponent.PROVIDER_ENVIRONMENT ? "environment" : undefined;
 }

@@ -45,6 +45,8 @@ export interface Snapshot {
   /** Names of the providers that were read, and their workspace: what a change must name to concern this snapshot. */
   readonly workspace: string;
   readonly providers: readonly string[];
+  /** Revision of the sandbox's own settings. */
+  readonly settingsRevision: bigint;
   /** Opens the credentials: only when they are about to be sent. */
   readonly environment: () => ProviderEnvironment;
 }
@@ -53,9 +55,10 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
   const { store, vault, clock } = deps;
   const { workspace } = record;
   const { providers, providerAttachmentEpoch: attachmentEpoch } = record.spec;
-  const [{ policy, version, hash }, attached] = await Promise.all([
+  const [{ policy, version, hash }, attached, { revision: settingsRevision }] = await Promise.all([
     effectivePolicy(store, record.id),
     readAttached(store, workspace, providers),
+    store.settings.get(record.id),
   ]);
   const now = clock.now();
   const revision = providerRevision(attached, policy, now);
@@ -77,7 +80,7 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
       attachmentEpoch,
       policyHash: hash,
     });
-  return { config, providerRevision: revision, workspace, providers, environment };
+  return { config, providerRevision: revision, workspace, providers, settingsRevision, environment };
 }
 
 /** Reads before a capture is given up for now: the configuration changes faster than it can be read. */

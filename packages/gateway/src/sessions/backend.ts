@@ -21,6 +21,12 @@ export interface SessionIdentity {
   readonly instanceId: string;
 }
 
+/** The policy in the image is unusable and nobody gave another one: the start waits for it until the deadline. */
+export interface UnusableCandidate {
+  readonly source: "invalid";
+  readonly reason: Failure;
+}
+
 /** The policy proposed for a first start. */
 export interface StartupCandidate {
   readonly policy: SandboxPolicy;
@@ -35,6 +41,11 @@ export interface Bootstrap {
   readonly environment: ProviderEnvironment;
   /** Only wanted for a first start. */
   readonly mainProcess: MainProcess;
+  /** What was read: changes elsewhere do not concern it. */
+  readonly workspace: string;
+  readonly providers: readonly string[];
+  /** Revision of the sandbox's own settings. */
+  readonly settingsRevision: bigint;
 }
 
 /** What the supervisor answered to a delivered component. */
@@ -50,7 +61,7 @@ export interface AppliedComponents {
 export interface SessionBackend {
   /** Is this sandbox, in this generation, meant to run? Refuses otherwise. */
   admit(hello: SupervisorHello): Promise<void>;
-  candidate(identity: SessionIdentity, hello: SupervisorHello): Promise<StartupCandidate>;
+  candidate(identity: SessionIdentity, hello: SupervisorHello): Promise<StartupCandidate | UnusableCandidate>;
   /** Stores what the supervisor prepared; `prepared` undefined means the candidate as it is. */
   adoptPolicy(
     identity: SessionIdentity,
@@ -58,10 +69,15 @@ export interface SessionBackend {
     prepared: SandboxPolicy | undefined,
   ): Promise<void>;
   bootstrap(identity: SessionIdentity): Promise<Bootstrap>;
-  /** The configuration is in force; the workload may start. */
+  /** The configuration is in force. Resolves when that is durable: only then may the workload start. */
   configurationApplied(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void>;
-  /** The start cannot go on with this configuration; it waits for a change. */
-  configurationRejected(identity: SessionIdentity, reason: Failure): Promise<void>;
+  /**
+   * The start cannot go on with this configuration; it waits for a change. Resolves with the milliseconds that are left for
+   * it: reconnects and further refusals of the same configuration do not extend them.
+   */
+  configurationRejected(identity: SessionIdentity, reason: Failure): Promise<number>;
+  /** Nobody corrected the configuration in time, or the start-up exchange failed for good: the start ends. */
+  startFailed(identity: SessionIdentity, reason: Failure): Promise<void>;
   runtimeReady(identity: SessionIdentity, ready: RuntimeReady): Promise<void>;
   mainProcessExited(identity: SessionIdentity, exit: MainProcessExit): Promise<void>;
   /** `report`: what was in force, when a start was refused. */

@@ -14,6 +14,10 @@ export const HOST_QUEUE = 4096;
 export const HELLO_TIMEOUT_MS = 5_000;
 /** From SessionAccepted's candidate to StartupConfigPrepared. */
 export const PREPARE_TIMEOUT_MS = 45_000;
+/** A bootstrap is read within this. */
+export const BOOTSTRAP_BUILD_MS = 45_000;
+/** A start whose configuration was refused waits so long for another one. */
+export const REPAIR_WINDOW_MS = 5 * 60_000;
 /** From SessionAccepted to BootstrapResult. */
 export const BOOTSTRAP_TIMEOUT_MS = 60_000;
 /** A host says this often that it lives, and that what it showed of its sandboxes still holds. */

@@ -1,11 +1,13 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { SandboxPhase } from "@openshell/api";
+import { ConfigurationAdmissionState, SandboxPhase } from "@openshell/api";
 import {
   type AttachSandbox,
+  type ConfigUpdate,
   type HostDownlink,
   HostUplinkSchema,
   type RelayUplinkSchema,
+  type SessionAccepted,
   type SupervisorDownlink,
   type SupervisorUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
@@ -38,6 +40,13 @@ class Peer {
     }
   }
 }
+
+/** A bootstrap result whose halves both say this. */
+const result = (outcome: number, appliedRevision: string) => (sessionId: string) => ({
+  sessionId,
+  sandboxConfig: { outcome, appliedRevision },
+  providerEnvironment: { outcome, appliedRevision },
+});
 
 describe("the supervisor protocol", () => {
   let gateway: Harness;
@@ -81,6 +90,33 @@ describe("the supervisor protocol", () => {
     if (message.case !== "candidate") throw new Error(`got ${message.case}`);
     return { peer, candidate: message.value };
   }
+  /** A peer that was accepted and has not answered yet. */
+  async function acceptedPeer(): Promise<{ peer: Peer; accepted: SessionAccepted }> {
+    const { peer, candidate } = await prepared();
+    const { candidateId, policyHash } = candidate;
+    peer.send({ case: "prepared", value: { candidateId, policyHash, result: { case: "unchanged", value: {} } } });
+    const message = await peer.next();
+    if (message.case !== "accepted") throw new Error(`got ${message.case}`);
+    return { peer, accepted: message.value };
+  }
+  const applied = ({ sessionId, sandboxConfig, providerEnvironment }: SessionAccepted): Up => ({
+    case: "bootstrapResult",
+    value: {
+      sessionId,
+      sandboxConfig: { outcome: 1, appliedRevision: sandboxConfig!.configRevision },
+      providerEnvironment: { outcome: 1, appliedRevision: providerEnvironment!.providerRevision },
+    },
+  });
+  const admission = async () => (await gateway.get()).status?.configurationAdmission;
+  const setPolicy = (host: string) =>
+    gateway.client.updateConfig({
+      workspaceScope: gateway.scope,
+      sandbox: "box",
+      policy: {
+        version: 1,
+        networkPolicies: { a: { endpoints: [{ host, port: 443 }], binaries: [{ path: "/x" }] } },
+      },
+    });
   const rejection = async (peer: Peer) => {
     const message = await peer.next();
     return message.case === "rejected" ? message.value.failure?.code : message;
@@ -134,35 +170,74 @@ describe("the supervisor protocol", () => {
     expect(await rejection(peer)).toBe("unexpected_message");
   });
 
-  it("rejects an answer to another candidate, and a bootstrap of another session or revision", async () => {
+  it("rejects an answer to another candidate, and the start ends", async () => {
     const { peer, candidate } = await prepared();
     peer.send({
       case: "prepared",
       value: { candidateId: "x", policyHash: candidate.policyHash, result: { case: "unchanged", value: {} } },
     });
     expect(await rejection(peer)).toBe("candidate_mismatch");
+    expect((await gateway.phase(SandboxPhase.ERROR)).status?.configurationActivated).toBeFalsy();
+  });
 
-    for (const wrong of [
-      (id: string) => ({ sessionId: `${id}x` }),
-      (id: string) => ({ sessionId: id }),
-      (id: string) => ({
-        sessionId: id,
-        sandboxConfig: { outcome: 1, appliedRevision: "other" },
-        providerEnvironment: { outcome: 1, appliedRevision: "other" },
-      }),
-    ]) {
-      const again = await prepared();
-      const { candidateId, policyHash } = again.candidate;
-      again.peer.send({
-        case: "prepared",
-        value: { candidateId, policyHash, result: { case: "unchanged", value: {} } },
-      });
-      const accepted = await again.peer.next();
-      if (accepted.case !== "accepted") throw new Error(`got ${accepted.case}`);
-      again.peer.send({ case: "bootstrapResult", value: wrong(accepted.value.sessionId) });
-      expect(await rejection(again.peer)).toMatch(/invalid_message|revision_mismatch/);
-    }
-    expect((await gateway.get()).status?.phase).toBe(SandboxPhase.PROVISIONING);
+  it.each([
+    ["of another session", (id: string) => ({ sessionId: `${id}x` }), "invalid_message"],
+    ["without its components", (id: string) => ({ sessionId: id }), "invalid_message"],
+    ["at another revision", result(1, "other"), "revision_mismatch"],
+    ["applied without a revision", result(1, ""), "revision_mismatch"],
+    ["refused at a revision", result(7, "other"), "revision_mismatch"],
+  ])("stores nothing of a bootstrap %s", async (_what, wrong, code) => {
+    const { peer, accepted } = await acceptedPeer();
+    peer.send({ case: "bootstrapResult", value: wrong(accepted.sessionId) });
+    expect(await rejection(peer)).toBe(code);
+    const { status } = await gateway.phase(SandboxPhase.ERROR);
+    expect(status?.configurationActivated).toBeFalsy();
+    expect(status?.configurationAdmission).toBeUndefined();
+  });
+
+  it("answers an applied bootstrap once its admission is durable, and sends no change before", async () => {
+    const { peer, accepted } = await acceptedPeer();
+    await setPolicy("before.example.com");
+    expect((await admission())?.state).toBeUndefined();
+    peer.send(applied(accepted));
+    expect(await peer.next()).toMatchObject({
+      case: "admitted",
+      value: { configRevision: accepted.sandboxConfig!.configRevision },
+    });
+    expect(await admission()).toMatchObject({ state: ConfigurationAdmissionState.ACCEPTED, policyVersion: 1 });
+    // What was published between the bootstrap's read and now comes right after.
+    const updates = [await peer.next(), await peer.next()];
+    expect(updates.map((message) => (message as { value: ConfigUpdate }).value.component)).toMatchObject([
+      { case: "providerEnvironment" },
+      { case: "sandboxConfig", value: { policyVersion: 2 } },
+    ]);
+  });
+
+  it("counts nothing as acknowledged whose admission could not be stored: the next session begins anew", async () => {
+    const { peer, accepted } = await acceptedPeer();
+    gateway.failWrites = true;
+    peer.send(applied(accepted));
+    expect((await peer.next()).case).toBe("error");
+    gateway.failWrites = false;
+    expect(await admission()).toBeUndefined();
+    const again = connect();
+    again.send(hello({ connectionEpoch: 2n }));
+    expect((await again.next()).case).toBe("candidate");
+  });
+
+  it("skips the preparation on a reconnect, and a change made meanwhile is in its bootstrap", async () => {
+    const first = await acceptedPeer();
+    first.peer.send(applied(first.accepted));
+    expect((await first.peer.next()).case).toBe("admitted");
+    first.peer.send({ case: "ready", value: { workloadIdentity: "1000:1000" } });
+    await gateway.phase(SandboxPhase.READY);
+    first.peer.up.close();
+    await setPolicy("meanwhile.example.com");
+    const again = connect();
+    again.send(hello({ connectionEpoch: 2n, firstStart: false, imagePolicy: undefined }));
+    const message = await again.next();
+    expect(message).toMatchObject({ case: "accepted", value: { sandboxConfig: { policyVersion: 2 } } });
+    if (message.case === "accepted") expect(message.value.mainProcess).toBeUndefined();
   });
 
   it("takes a prepared policy as a proposal: a bad one is refused, nothing starts", async () => {
@@ -174,26 +249,25 @@ describe("the supervisor protocol", () => {
     expect((await gateway.store.policies.latest(attach.sandboxId))?.version).toBe(1);
   });
 
-  it("holds a start whose policy cannot be prepared, and starts over when the policy changes", async () => {
+  it("ends a start whose policy cannot be prepared, and says why", async () => {
     const { peer, candidate } = await prepared();
     const { candidateId, policyHash } = candidate;
     peer.send({
       case: "prepared",
       value: { candidateId, policyHash, result: { case: "failure", value: { code: "bad", message: "no such path" } } },
     });
-    const reason = async () => (await gateway.get()).status?.conditions.find(({ type }) => type === "Ready");
-    await gateway.until(async () => (await reason())?.reason === "ConfigurationInvalid", "held");
-    expect((await reason())?.message).toMatch(/no such path/);
-    await gateway.client.updateConfig({
-      workspaceScope: gateway.scope,
-      sandbox: "box",
-      policy: {
-        version: 1,
-        networkPolicies: { a: { endpoints: [{ host: "a.example.com", port: 443 }], binaries: [{ path: "/x" }] } },
-      },
-    });
-    expect(await peer.next()).toEqual({ case: "end" });
-    expect((await prepared()).candidate).toMatchObject({ version: 2, source: "gateway" });
+    expect(await rejection(peer)).toBe("configuration_rejected");
+    const { status } = await gateway.phase(SandboxPhase.ERROR);
+    expect(status?.conditions.find(({ type }) => type === "Ready")?.message).toMatch(/no such path/);
+  });
+
+  it("lets a preparation be repeated that failed for a passing reason", async () => {
+    const { peer, candidate } = await prepared();
+    const { candidateId, policyHash } = candidate;
+    const value = { code: "bad", message: "busy", retryable: true };
+    peer.send({ case: "prepared", value: { candidateId, policyHash, result: { case: "failure", value } } });
+    expect(await peer.next()).toEqual({ case: "error", code: Code.Unavailable });
+    expect((await gateway.get()).status?.phase).toBe(SandboxPhase.PROVISIONING);
   });
 
   it("lets a newer session take over, and the end of the older one change nothing", async () => {

@@ -3,12 +3,13 @@ import { create, toBinary } from "@bufbuild/protobuf";
 import { unavailable } from "@openshell/api/errors.ts";
 import {
   type BootstrapResult,
-  ConfigApplyOutcome,
   ConfigurationAdmittedSchema,
+  type Failure,
   MainProcessExitRecordedSchema,
   SessionAcceptedSchema,
   SessionRejectedSchema,
   StartupConfigCandidateSchema,
+  type StartupConfigPrepared,
   type SupervisorDownlink,
   SupervisorDownlinkSchema,
   type SupervisorHello,
@@ -18,22 +19,29 @@ import { toDuration } from "@openshell/api/times.ts";
 import type { Clock } from "@openshell/base";
 import { BoundedQueue } from "@openshell/base/queue.ts";
 import type { SessionDelivery } from "../delivery/delivery.ts";
-import type { AppliedComponents, Bootstrap, SessionBackend, SessionIdentity } from "./backend.ts";
-import { failure, SessionRefused } from "./failure.ts";
+import { isInForce, verdictOf } from "../delivery/outcome.ts";
+import type { AppliedComponents, Bootstrap, SessionBackend, SessionIdentity, StartupCandidate } from "./backend.ts";
+import { failure, failureText, SessionRefused } from "./failure.ts";
 import {
+  BOOTSTRAP_BUILD_MS,
   BOOTSTRAP_TIMEOUT_MS,
   HEARTBEAT_INTERVAL_MS,
   MAX_CONFIG_BYTES,
   PREPARE_TIMEOUT_MS,
   SESSION_QUEUE,
 } from "./limits.ts";
-import { readWithin } from "./reader.ts";
+import { DONE, readWithin } from "./reader.ts";
 
 export interface SessionDeps {
   readonly clock: Clock;
   readonly backend: SessionBackend;
-  /** Makes the delivery of live changes for a session whose bootstrap was just built. */
-  readonly openDelivery: (session: SupervisorSession, bootstrap: Bootstrap) => SessionDelivery;
+  /** Changes of configuration that were announced so far: read before anything that they may overtake. */
+  readonly publications: () => number;
+  /** Makes the delivery of live changes for a session whose bootstrap was read after `publications` was. */
+  readonly openDelivery: (session: SupervisorSession, bootstrap: Bootstrap, publications: number) => SessionDelivery;
+  readonly closeDelivery: (delivery: SessionDelivery) => void;
+  /** How a bootstrap ended. */
+  readonly onBootstrap?: (end: "applied" | "refused" | "failed" | "mismatch") => void;
 }
 
 /** How far a session has come. Relays are opened from `ready` on. */
@@ -52,14 +60,20 @@ export class SupervisorSession implements SessionIdentity {
   readonly connectionEpoch: bigint;
   readonly sessionId = randomUUID();
   readonly #deps: SessionDeps;
-  readonly #hello: SupervisorHello;
+  /** Dropped after the start: it may carry a policy. */
+  #hello: SupervisorHello | undefined;
+  readonly #firstStart: boolean;
   readonly #outbound = new BoundedQueue<SupervisorDownlink>(SESSION_QUEUE);
   readonly #stateListeners = new Set<() => void>();
   #state: SessionState = "starting";
   #delivery: SessionDelivery | undefined;
+  /** A read that nobody has taken yet. */
+  #reading: Promise<IteratorResult<SupervisorUplink>> | undefined;
+  #changed: (() => void) | undefined;
 
   constructor(hello: SupervisorHello, deps: SessionDeps) {
     this.#hello = hello;
+    this.#firstStart = hello.firstStart;
     this.#deps = deps;
     this.sandboxId = hello.sandboxId;
     this.generation = hello.generation;
@@ -97,7 +111,7 @@ export class SupervisorSession implements SessionIdentity {
   close(error?: unknown): void {
     if (this.#state === "closed") return;
     this.#setState("closed");
-    this.#delivery?.close();
+    if (this.#delivery !== undefined) this.#deps.closeDelivery(this.#delivery);
     // A supervisor that is rejected gives up for good; whatever may pass only breaks the stream, and it comes back.
     if (error instanceof SessionRefused && !error.failure.retryable) {
       const message = create(SessionRejectedSchema, { failure: error.failure });
@@ -108,23 +122,65 @@ export class SupervisorSession implements SessionIdentity {
     }
   }
 
+  /** The configuration may be another one: a start that waits for that goes on. */
+  configurationChanged(): void {
+    this.#changed?.();
+  }
+
   /** Carries the session from the hello to its end. Resolves when the supervisor ended the stream or `close` was called. */
   async run(uplink: AsyncIterator<SupervisorUplink>): Promise<void> {
+    const { backend } = this.#deps;
+    const reader = { next: () => this.#take(uplink) };
+    let admitted = false;
     try {
-      await this.#deps.backend.admit(this.#hello);
-      if (this.#hello.firstStart && !(await this.#prepare(uplink))) return;
-      if (!(await this.#accept(uplink))) return;
-      await this.#serve(uplink);
+      const hello = this.#hello!;
+      await backend.admit(hello);
+      admitted = true;
+      if (this.#firstStart && !(await this.#prepare(hello, reader))) return;
+      this.#hello = undefined;
+      if (!(await this.#accept(reader))) return;
+      await this.#serve(reader);
       this.close();
     } catch (error) {
+      await this.#endStart(admitted, error);
       this.close(error);
+    } finally {
+      this.#hello = undefined;
     }
   }
 
-  /** Candidate → prepared. False: the stream ended, or the configuration was refused and the session is held. */
-  async #prepare(uplink: AsyncIterator<SupervisorUplink>): Promise<boolean> {
+  /** A start that is rejected for good ends: its host would come back with the same. */
+  async #endStart(admitted: boolean, error: unknown): Promise<void> {
+    const over = this.#state === "accepted" || this.#state === "ready" || this.#state === "closed";
+    if (!this.#firstStart || !admitted || over || !(error instanceof SessionRefused) || error.failure.retryable) return;
+    // What the store cannot take now is decided when the host comes back.
+    await this.#deps.backend.startFailed(this, error.failure).catch(() => {});
+  }
+
+  /** Candidate → prepared. False: the stream ended. */
+  async #prepare(hello: SupervisorHello, uplink: AsyncIterator<SupervisorUplink>): Promise<boolean> {
     const { backend } = this.#deps;
-    const candidate = await backend.candidate(this, this.#hello);
+    for (;;) {
+      const seen = this.#deps.publications();
+      const candidate = await backend.candidate(this, hello);
+      if (candidate.source === "invalid") {
+        if (!(await this.#hold(uplink, candidate.reason, seen))) return false;
+        this.#setState("starting");
+        continue;
+      }
+      const prepared = await this.#ask(candidate, uplink);
+      if (prepared === undefined) return false;
+      if (prepared.case === "failure") throw preparationFailed(prepared.value);
+      await backend.adoptPolicy(this, candidate, prepared.case === "policy" ? prepared.value : undefined);
+      return true;
+    }
+  }
+
+  /** What the supervisor made of a candidate. Undefined: the stream ended. */
+  async #ask(
+    candidate: StartupCandidate,
+    uplink: AsyncIterator<SupervisorUplink>,
+  ): Promise<StartupConfigPrepared["result"] | undefined> {
     const candidateId = randomUUID();
     const { hash: policyHash, policy, source, version } = candidate;
     const value = create(StartupConfigCandidateSchema, { candidateId, policyHash, policy, source, version });
@@ -133,31 +189,27 @@ export class SupervisorSession implements SessionIdentity {
     }
     this.send({ case: "candidate", value });
     const message = await this.#readStartup(uplink, PREPARE_TIMEOUT_MS, "prepared policy");
-    if (message === undefined) return false;
+    if (message === undefined) return undefined;
     if (message.case !== "prepared") throw unexpected(message.case, "prepared");
     const prepared = message.value;
     if (prepared.candidateId !== candidateId || prepared.policyHash !== policyHash) {
       throw new SessionRefused("candidate_mismatch", "the answer belongs to another candidate");
     }
-    if (prepared.result.case === "failure") {
-      await backend.configurationRejected(this, prepared.result.value);
-      return await this.#hold(uplink);
-    }
     if (prepared.result.case === undefined) throw new SessionRefused("invalid_message", "prepared without a result");
-    await backend.adoptPolicy(this, candidate, prepared.result.case === "policy" ? prepared.result.value : undefined);
-    return true;
+    return prepared.result;
   }
 
-  /** SessionAccepted → bootstrap result. False as in `#prepare`. */
+  /** SessionAccepted → bootstrap result → admitted. False: the stream ended, or starts over. */
   async #accept(uplink: AsyncIterator<SupervisorUplink>): Promise<boolean> {
     const { backend } = this.#deps;
-    const bootstrap = await backend.bootstrap(this);
+    const seen = this.#deps.publications();
+    const bootstrap = await this.#within(backend.bootstrap(this), BOOTSTRAP_BUILD_MS);
     const { config: sandboxConfig, environment: providerEnvironment, mainProcess } = bootstrap;
     const value = create(SessionAcceptedSchema, {
       sessionId: this.sessionId,
       sandboxConfig,
       providerEnvironment,
-      ...(this.#hello.firstStart ? { mainProcess } : {}),
+      ...(this.#firstStart ? { mainProcess } : {}),
       heartbeatInterval: toDuration(HEARTBEAT_INTERVAL_MS),
     });
     if (toBinary(SessionAcceptedSchema, value).length > 2 * MAX_CONFIG_BYTES) {
@@ -165,36 +217,46 @@ export class SupervisorSession implements SessionIdentity {
     }
     if (this.#state === "closed") return false;
     // From here on changes are noticed; they are sent once the bootstrap has been answered.
-    this.#delivery = this.#deps.openDelivery(this, bootstrap);
+    const delivery = this.#deps.openDelivery(this, bootstrap, seen);
+    this.#delivery = delivery;
     this.send({ case: "accepted", value });
     const message = await this.#readStartup(uplink, BOOTSTRAP_TIMEOUT_MS, "bootstrap result");
     if (message === undefined) return false;
     if (message.case !== "bootstrapResult") throw unexpected(message.case, "bootstrap result");
     const results = this.#checkBootstrap(message.value, bootstrap);
-    const refused = [results.config, results.environment].find((result) => !isApplied(result.outcome));
+    const refused = [results.config, results.environment].find((result) => !isInForce(result.outcome));
     if (refused !== undefined) {
+      this.#deps.onBootstrap?.("refused");
       const reason = refused.failure ?? failure("configuration_rejected", "the supervisor refused the configuration");
-      await backend.configurationRejected(this, reason);
-      return await this.#hold(uplink);
+      // The supervisor starts over with whatever it is then.
+      if (await this.#hold(uplink, reason, seen)) this.close();
+      return false;
     }
+    // Nothing counts as acknowledged before this is durable: when it fails, the session ends and the next one begins anew.
     await backend.configurationApplied(this, bootstrap, results);
+    this.#deps.onBootstrap?.("applied");
     const { configRevision } = sandboxConfig;
     const { providerRevision } = providerEnvironment;
     this.send({ case: "admitted", value: create(ConfigurationAdmittedSchema, { configRevision, providerRevision }) });
     this.#setState("accepted");
-    this.#delivery.bootstrapDone();
+    delivery.bootstrapDone(results);
     return true;
   }
 
   #checkBootstrap(result: BootstrapResult, bootstrap: Bootstrap): AppliedComponents {
     const { sandboxConfig: config, providerEnvironment: environment } = result;
     if (result.sessionId !== this.sessionId || config === undefined || environment === undefined) {
+      this.#deps.onBootstrap?.("failed");
       throw new SessionRefused("invalid_message", "a bootstrap result must name this session and both components");
     }
-    const wrong =
-      (isApplied(config.outcome) && config.appliedRevision !== bootstrap.config.configRevision) ||
-      (isApplied(environment.outcome) && environment.appliedRevision !== bootstrap.environment.providerRevision);
-    if (wrong) throw new SessionRefused("revision_mismatch", "the bootstrap was applied at another revision");
+    const verdicts = [
+      verdictOf(config, bootstrap.config.configRevision),
+      verdictOf(environment, bootstrap.environment.providerRevision),
+    ];
+    if (verdicts.includes("invalid")) {
+      this.#deps.onBootstrap?.("mismatch");
+      throw new SessionRefused("revision_mismatch", "the bootstrap was applied at another revision");
+    }
     return { config, environment };
   }
 
@@ -238,6 +300,28 @@ export class SupervisorSession implements SessionIdentity {
     }
   }
 
+  /** The next message; a read that was begun and not taken comes first. */
+  #take(uplink: AsyncIterator<SupervisorUplink>): Promise<IteratorResult<SupervisorUplink>> {
+    const reading = this.#reading ?? uplink.next();
+    this.#reading = undefined;
+    return reading;
+  }
+
+  /** @throws SessionRefused snapshot_timeout, retryable, when `work` takes longer than the limit. */
+  async #within<T>(work: Promise<T>, limitMs: number): Promise<T> {
+    const timer = new AbortController();
+    const late = this.#deps.clock.sleep(limitMs, { signal: timer.signal, unref: true }).then(() => {
+      const message = `the configuration was not read within ${limitMs / 1000} s`;
+      throw new SessionRefused("snapshot_timeout", message, { retryable: true });
+    });
+    late.catch(() => {});
+    try {
+      return await Promise.race([work, late]);
+    } finally {
+      timer.abort(DONE);
+    }
+  }
+
   /** The next message that is not one of those that may come at any time. */
   async #readStartup(
     uplink: AsyncIterator<SupervisorUplink>,
@@ -258,21 +342,44 @@ export class SupervisorSession implements SessionIdentity {
     }
   }
 
-  /** Keeps the stream open until a change of configuration closes it: the supervisor then starts over. */
-  async #hold(uplink: AsyncIterator<SupervisorUplink>): Promise<false> {
+  /**
+   * The start waits, visibly, for another configuration than the one that was refused. `seen`: publications before that
+   * one was read. False: the stream ended first.
+   *
+   * @throws SessionRefused configuration_deadline when nobody changed it in time.
+   */
+  async #hold(uplink: AsyncIterator<SupervisorUplink>, reason: Failure, seen: number): Promise<boolean> {
+    const { backend, clock, publications } = this.#deps;
+    const leftMs = await backend.configurationRejected(this, reason);
+    const change = Promise.withResolvers<"changed">();
+    this.#changed = () => change.resolve("changed");
     this.#setState("held");
-    for (;;) {
-      const next = await uplink.next();
-      if (next.done) return false;
-      if (next.value.message.case === "logs") this.#deps.backend.logs(this, next.value.message.value);
-      if (next.value.message.case === "ended") {
-        await this.#deps.backend.sandboxEnded(
-          this,
-          next.value.message.value.reason,
-          next.value.message.value.isolation,
-        );
-        return false;
+    // It may have been changed between being read and being refused.
+    if (publications() !== seen) this.#changed();
+    const timer = new AbortController();
+    const late = clock.sleep(leftMs, { signal: timer.signal, unref: true }).then(() => "late" as const);
+    late.catch(() => {});
+    try {
+      for (;;) {
+        this.#reading ??= uplink.next();
+        const next = await Promise.race([late, change.promise, this.#reading]);
+        if (next === "changed") return true;
+        if (next === "late") {
+          const text = `the configuration was refused, and not corrected in time: ${failureText(reason)}`;
+          throw new SessionRefused("configuration_deadline", text);
+        }
+        this.#reading = undefined;
+        if (next.done) return false;
+        const { message } = next.value;
+        if (message.case === "logs") backend.logs(this, message.value);
+        if (message.case === "ended") {
+          await backend.sandboxEnded(this, message.value.reason, message.value.isolation);
+          return false;
+        }
       }
+    } finally {
+      timer.abort(DONE);
+      this.#changed = undefined;
     }
   }
 
@@ -282,13 +389,10 @@ export class SupervisorSession implements SessionIdentity {
   }
 }
 
-/** Outcomes that count as acknowledged. */
-export function isApplied(outcome: ConfigApplyOutcome): boolean {
-  return (
-    outcome === ConfigApplyOutcome.APPLIED ||
-    outcome === ConfigApplyOutcome.IGNORED_DUPLICATE ||
-    outcome === ConfigApplyOutcome.DEGRADED
-  );
+/** A preparation that failed: for good, or worth another attempt. */
+function preparationFailed(reason: Failure): SessionRefused {
+  const text = `the start-up policy cannot be prepared: ${failureText(reason)}`;
+  return new SessionRefused("configuration_rejected", text, { retryable: reason.retryable });
 }
 
 function unexpected(got: string | undefined, wanted: string): SessionRefused {

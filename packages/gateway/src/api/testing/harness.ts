@@ -21,6 +21,7 @@ import type { GatewayConfig } from "../../config/config.ts";
 import type { GatewayDeps, GatewayServices } from "../../deps.ts";
 import type { HostLauncher, HostListener } from "../../hosts/types.ts";
 import { translateError } from "../../http/translate-error.ts";
+import { StoreError } from "../../store/errors.ts";
 import { openStore } from "../../store/store.ts";
 import type { HostRecord, Store } from "../../store/types.ts";
 import { createVault } from "../../store/vault.ts";
@@ -56,6 +57,7 @@ const config: GatewayConfig = {
   serverSans: [],
   computeDriver: "local",
   policyValidationFailureMode: "fail_closed",
+  configConsistencyCheckMs: 30_000,
   supervisor: { placement: "workspace", minimumIsolation: [], network: { additionalCa: undefined, resolvers: [] } },
   local: { volumeRoots: [], table: {} },
 };
@@ -88,6 +90,8 @@ export class Harness implements AsyncDisposable {
   readonly #deadStores: Store[] = [];
   /** Set to keep hosts from being started. */
   hostsAvailable = true;
+  /** Set to let every write to the store fail. */
+  failWrites = false;
   /** Limit of each wait that is not told another one. Milliseconds. */
   limitMs = WAIT_LIMIT_MS;
   /** Boot of the machine that the next gateway finds itself in. */
@@ -115,7 +119,7 @@ export class Harness implements AsyncDisposable {
     if (crash !== undefined) process.dieAt(crash.step, crash.side);
     this.#process = process;
     void process.died.then(() => this.#loseHost(process));
-    this.store = process.store(real);
+    this.store = process.store(this.#fallible(real));
     this.#stopping = new AbortController();
     const mac = (purpose: string) => (data: Uint8Array) =>
       new Uint8Array(
@@ -162,6 +166,28 @@ export class Harness implements AsyncDisposable {
     await this.#within(this.services.start(), "start of the gateway");
   }
 
+  #fallible(real: Store): Store {
+    const check = (): void => {
+      if (this.failWrites) throw new StoreError("store_write_failed", "a test wanted it so");
+    };
+    return Object.create(real, {
+      write: {
+        value: async (...commands: Parameters<Store["write"]>) => {
+          check();
+          return await real.write(...commands);
+        },
+      },
+      modifySandbox: {
+        value: async (...change: Parameters<Store["modifySandbox"]>) => {
+          check();
+          return await real.modifySandbox(...change);
+        },
+      },
+      failed: { value: real.failed },
+      [Symbol.asyncDispose]: { value: () => real[Symbol.asyncDispose]() },
+    });
+  }
+
   #launcher(): HostLauncher {
     const listeners = new Set<HostListener>();
     this.#listeners = listeners;
@@ -202,6 +228,11 @@ export class Harness implements AsyncDisposable {
       createdAt: 0,
       endedAt: undefined,
     };
+  }
+
+  /** The store's file, for looks at everything that is in it. */
+  get databasePath(): string {
+    return join(this.#folder, "gateway.db");
   }
 
   get hostSecret(): string {

@@ -1,0 +1,373 @@
+import { clone, create } from "@bufbuild/protobuf";
+import {
+  ConfigurationAdmissionState,
+  SandboxConfigurationAdmissionSchema,
+  type SandboxPolicy,
+  SandboxProvisioningSchema,
+  type SandboxStatus,
+  SandboxStatusSchema,
+} from "@openshell/api";
+import {
+  ConfigApplyOutcome,
+  type Failure,
+  type SupervisorHello,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { timestampMs, toTimestamp } from "@openshell/api/times.ts";
+import { describeError, LogField, RuntimeError } from "@openshell/base";
+import type { Logger } from "pino";
+import type { ComponentName, DeliveryOutcome } from "../delivery/delivery.ts";
+import type { ConfigOperations } from "../delivery/operations.ts";
+import { captureSnapshot, effectivePolicy, revisionNumber, type SnapshotDeps } from "../delivery/snapshot.ts";
+import { policyHash, withoutGatewayMarks } from "../policies/rules.ts";
+import type {
+  AppliedComponents,
+  Bootstrap,
+  SessionIdentity,
+  StartupCandidate,
+  UnusableCandidate,
+} from "../sessions/backend.ts";
+import { failure, failureText, SessionRefused } from "../sessions/failure.ts";
+import { REPAIR_WINDOW_MS } from "../sessions/limits.ts";
+import { isStoreError } from "../store/errors.ts";
+import type { SandboxChange, SandboxRecord } from "../store/types.ts";
+import type { SandboxController } from "./controller.ts";
+import { mainProcess } from "./launch.ts";
+import type { SandboxFeeds } from "./sandbox-feed.ts";
+import { type ConditionFacts, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
+
+export interface ConfigurationEventsDeps extends SnapshotDeps {
+  readonly log: Logger;
+  readonly feeds: SandboxFeeds;
+  readonly controller: () => SandboxController;
+  readonly operations: ConfigOperations;
+  /** Checks a policy as if its owner had sent it; throws what is wrong. */
+  readonly checkPolicy: (record: SandboxRecord, policy: SandboxPolicy) => Promise<void>;
+  /** A conditional change of the record of this generation; watchers are told. */
+  readonly change: (
+    identity: Pick<SessionIdentity, "sandboxId" | "generation">,
+    mutate: (record: SandboxRecord) => SandboxChange | undefined,
+  ) => Promise<SandboxRecord | undefined>;
+}
+
+/** Conditions that tell whether a running sandbox has what is wanted. Absent while there never was trouble. */
+export const CURRENT = { config: "PolicyCurrent", environment: "CredentialsCurrent" } as const;
+
+/** What sessions say about configurations, as changes of the store: candidates, admissions, refusals, live outcomes. */
+export class ConfigurationEvents {
+  readonly #deps: ConfigurationEventsDeps;
+
+  constructor(deps: ConfigurationEventsDeps) {
+    this.#deps = deps;
+  }
+
+  /** The gateway's own policy, else that of the image, else the restrictive default. */
+  async candidate(
+    { sandboxId }: SessionIdentity,
+    hello: SupervisorHello,
+  ): Promise<StartupCandidate | UnusableCandidate> {
+    const { store, controller } = this.#deps;
+    const { policy, version, hash, stored } = await effectivePolicy(store, sandboxId);
+    if (!stored && hello.imagePolicy.case === "invalid") return unusable(hello.imagePolicy.value);
+    const record = await store.sandboxes.byId(sandboxId);
+    if (record !== undefined) controller().resumeProvisioning(record);
+    if (stored) return { policy, version, hash, source: "gateway" };
+    if (hello.imagePolicy.case === "policy") {
+      const image = withoutGatewayMarks(hello.imagePolicy.value);
+      return { policy: image, version: 0, hash: policyHash(image), source: "image" };
+    }
+    return { policy, version, hash, source: "default" };
+  }
+
+  /** Stores what a supervisor prepared: a proposal, checked like anybody's. Unchanged, it is stored only when there was none. */
+  async adoptPolicy(
+    identity: SessionIdentity,
+    candidate: StartupCandidate,
+    prepared: SandboxPolicy | undefined,
+  ): Promise<void> {
+    const { store, clock } = this.#deps;
+    if (prepared === undefined && candidate.source === "gateway") return;
+    const policy = prepared === undefined ? candidate.policy : withoutGatewayMarks(prepared);
+    const hash = policyHash(policy);
+    if (hash === candidate.hash && candidate.source === "gateway") return;
+    const record = await store.sandboxes.byId(identity.sandboxId);
+    if (record === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
+    // The default is the gateway's own; a policy out of an image is somebody else's, whether anything was added to it or not.
+    if (prepared !== undefined || candidate.source === "image") {
+      await this.#deps.checkPolicy(record, policy).catch((error: unknown) => {
+        const text = `the prepared policy is refused: ${String((error as Error).message)}`;
+        throw new SessionRefused("policy_refused", text, { next: "Correct the policy, then start the sandbox again" });
+      });
+    }
+    try {
+      await store.modifySandbox(identity.sandboxId, (current) => ({
+        patch: current.spec.policy === undefined ? { spec: { ...current.spec, policy } } : {},
+        also: [
+          store.policies.append({
+            scope: identity.sandboxId,
+            hash,
+            policy,
+            status: "pending",
+            createdAt: clock.now(),
+            provenance: {},
+            expectedLatest: candidate.version,
+          }),
+        ],
+      }));
+    } catch (error) {
+      // Somebody set a policy while this one was prepared: theirs is the next candidate.
+      if (!isStoreError(error, "store_conflict")) throw error;
+      const text = "the policy was changed while the start prepared it";
+      throw new SessionRefused("policy_changed", text, { retryable: true });
+    }
+  }
+
+  /** Both components as they are at one moment. */
+  async bootstrap(identity: SessionIdentity): Promise<Bootstrap> {
+    // The workload may start right after the answer: that it was launched must be durable by then.
+    await this.#deps.controller().launchRecorded(identity.sandboxId);
+    try {
+      const captured = await captureSnapshot(this.#deps, identity.sandboxId);
+      if (captured === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted");
+      const { record, snapshot } = captured;
+      const { config, workspace, providers, settingsRevision } = snapshot;
+      const environment = snapshot.environment();
+      return { config, environment, mainProcess: mainProcess(record), workspace, providers, settingsRevision };
+    } catch (error) {
+      if (!(error instanceof RuntimeError) || error instanceof SessionRefused) throw error;
+      if (error.code !== "secret_unreadable") {
+        const code = error.code === "snapshot_unsettled" ? error.code : "snapshot_timeout";
+        throw new SessionRefused(code, error.message, { retryable: true });
+      }
+      // Coming back would not help: somebody has to set the value again.
+      await this.#deps.controller().fail(identity.sandboxId, identity.generation, "StartFailed", describeError(error));
+      throw new SessionRefused(error.code, error.message, { next: error.next });
+    }
+  }
+
+  /** The admission, durable: what is in force, the policy's status, and the operations that this decides. */
+  async applied(identity: SessionIdentity, bootstrap: Bootstrap, { config: result }: AppliedComponents): Promise<void> {
+    const { store, clock, operations, change } = this.#deps;
+    const { sandboxId } = identity;
+    const { policyVersion } = bootstrap.config;
+    const now = clock.now();
+    const facts = { ...bootstrap.config, settingsRevision: bootstrap.settingsRevision };
+    const delivered = { facts, applied: true, outcome: result.outcome, error: "" };
+    const decision = await operations.decide(sandboxId, delivered, now);
+    const loaded =
+      policyVersion > 0 && bootstrap.config.policySource !== "global"
+        ? [store.policies.setStatus(sandboxId, policyVersion, "loaded", now)]
+        : [];
+    const stored = await change(identity, ({ status: current }) => {
+      const admission = admissionOf(identity, bootstrap);
+      const policy = inForce(result.outcome === ConfigApplyOutcome.DEGRADED, result.failure);
+      const troubled = policy.status === "False" || current.conditions.some(isTrouble);
+      // A reconnect under the same configuration is nothing to store.
+      if (sameAdmission(current, admission) && decision.commands.length === 0 && !troubled) return undefined;
+      let status = withOutcome(current, "config", policy, now);
+      status = withOutcome(status, "environment", inForce(false, undefined), now);
+      status.currentPolicyVersion = policyVersion;
+      status.configurationAdmission = admission;
+      status.configurationActivated = true;
+      if (status.provisioning !== undefined) delete status.provisioning.deadline;
+      return { patch: { status }, also: [...loaded, ...decision.commands] };
+    });
+    if (stored === undefined) throw new SessionRefused("sandbox_not_found", "the sandbox was deleted or started anew");
+    operations.tell(decision);
+  }
+
+  /** A refused start, shown. Resolves with the milliseconds that are left to correct it. */
+  async rejected(identity: SessionIdentity, reason: Failure): Promise<number> {
+    const { clock, change, controller, feeds, log } = this.#deps;
+    const now = clock.now();
+    const text = failureText(reason);
+    const message = `the configuration is refused: ${text}`;
+    const changeId = (await this.#configurationId(identity.sandboxId)) ?? "";
+    let deadline = now + REPAIR_WINDOW_MS;
+    await change(identity, (record) => {
+      if (!wantsToRun(record.status.phase) || restartPending(record.status)) return undefined;
+      const facts = { type: "ConfigurationReady", status: "False", reason: "ConfigurationInvalid", message } as const;
+      const status = withCondition(record.status, facts, now);
+      const ready = withPhase(status, record.status.phase, "ConfigurationInvalid", message, now);
+      const attempt = identity.generation.toString();
+      const before = record.status.provisioning;
+      const again = before?.attemptId === attempt && before.configurationChangeId === changeId;
+      const known = again ? before.deadline : undefined;
+      deadline = known === undefined ? now + REPAIR_WINDOW_MS : timestampMs(known);
+      ready.provisioning = create(SandboxProvisioningSchema, {
+        attemptId: attempt,
+        configurationChangeId: changeId,
+        firstRejectionTime: (again ? before.firstRejectionTime : undefined) ?? toTimestamp(now),
+        deadline: toTimestamp(deadline),
+      });
+      ready.configurationAdmission = create(SandboxConfigurationAdmissionSchema, {
+        instanceId: identity.instanceId,
+        state: ConfigurationAdmissionState.REJECTED,
+        error: text,
+      });
+      return { patch: { status: ready } };
+    });
+    // The window for a correction is another than that of a start.
+    controller().pauseProvisioning(identity.sandboxId);
+    log.warn({ [LogField.sandboxId]: identity.sandboxId, [LogField.code]: reason.code }, message);
+    feeds.of(identity.sandboxId).addEvent({ type: "Warning", reason: "ConfigurationInvalid", message }, now);
+    return Math.max(0, deadline - now);
+  }
+
+  /** The start ends; the sandbox says why. */
+  async startFailed(identity: SessionIdentity, reason: Failure): Promise<void> {
+    const late = reason.code === "configuration_deadline";
+    const { sandboxId, generation } = identity;
+    await this.#deps
+      .controller()
+      .fail(sandboxId, generation, late ? "ProvisioningTimedOut" : "StartFailed", failureText(reason));
+  }
+
+  /** The durable part of a live delivery. */
+  async delivered(identity: SessionIdentity, outcome: DeliveryOutcome): Promise<void> {
+    const { store, clock, operations, change } = this.#deps;
+    const { sandboxId } = identity;
+    const { facts, applied, component } = outcome;
+    const now = clock.now();
+    const error = applied ? "" : failureText(outcome.failure ?? noReason(outcome));
+    const config = component === "config";
+    const decision = config
+      ? await operations.decide(sandboxId, { facts, applied, outcome: outcome.outcome, error }, now)
+      : undefined;
+    const ownPolicy = config && facts.policyVersion > 0 && facts.policySource !== "global";
+    // A stale update says nothing about the policy in it.
+    const judged = ownPolicy && (applied || outcome.outcome !== ConfigApplyOutcome.IGNORED_STALE);
+    const policy = judged
+      ? [store.policies.setStatus(sandboxId, facts.policyVersion, applied ? "loaded" : "failed", now, error)]
+      : [];
+    await change(identity, ({ status: current }) => {
+      const degraded = outcome.outcome === ConfigApplyOutcome.DEGRADED;
+      const refused = REFUSALS[outcome.outcome] ?? "Refused";
+      const condition = applied
+        ? inForce(degraded, outcome.failure)
+        : ({ status: "False", reason: refused, message: error } as const);
+      const status = withOutcome(current, component, condition, now);
+      const admission = status.configurationAdmission;
+      if (applied && admission !== undefined) {
+        if (config) {
+          admission.policyVersion = facts.policyVersion;
+          admission.policyHash = facts.policyHash;
+          admission.configRevision = revisionNumber(facts.configRevision);
+        } else admission.providerEnvRevision = revisionNumber(facts.providerRevision);
+      }
+      if (applied && config) status.currentPolicyVersion = facts.policyVersion;
+      return { patch: { status }, also: [...policy, ...(decision?.commands ?? [])] };
+    });
+    if (decision !== undefined) operations.tell(decision);
+    this.#show(identity, outcome, error, now);
+  }
+
+  /** A change cannot be delivered for now: told once, not at each attempt. */
+  delayed({ sandboxId }: SessionIdentity, error: unknown, first: boolean): void {
+    const { clock, feeds, log } = this.#deps;
+    const message = `a change of the configuration cannot be delivered yet: ${describeError(error)}`;
+    log.warn({ [LogField.sandboxId]: sandboxId, err: error }, message);
+    if (first) feeds.of(sandboxId).addEvent({ type: "Warning", reason: "ConfigurationDelayed", message }, clock.now());
+  }
+
+  #show({ sandboxId }: SessionIdentity, outcome: DeliveryOutcome, error: string, now: number): void {
+    const { feeds, log } = this.#deps;
+    const { applied, component, facts } = outcome;
+    const what = component === "config" ? `policy version ${facts.policyVersion}` : "new provider credentials";
+    const fields = {
+      [LogField.sandboxId]: sandboxId,
+      component,
+      outcome: ConfigApplyOutcome[outcome.outcome],
+      policy_version: facts.policyVersion,
+    };
+    const feed = feeds.of(sandboxId);
+    if (!applied) {
+      const message = `the supervisor refused a change of the ${component}: ${error}`;
+      log.warn(fields, message);
+      feed.addEvent({ type: "Warning", reason: "ConfigurationRefused", message }, now);
+    } else if (outcome.outcome === ConfigApplyOutcome.DEGRADED && outcome.news) {
+      const message = `${what} is in force, but only in part: ${failureText(outcome.failure)}`;
+      log.warn(fields, message);
+      feed.addEvent({ type: "Warning", reason: "ConfigurationDegraded", message }, now);
+    } else if (outcome.news) {
+      const message = `${what} ${component === "config" ? "is" : "are"} in force`;
+      feed.addEvent({ type: "Normal", reason: "ConfigurationApplied", message }, now);
+    }
+  }
+
+  /** What a repaired configuration differs in. */
+  async #configurationId(sandboxId: string): Promise<string | undefined> {
+    try {
+      return (await captureSnapshot(this.#deps, sandboxId))?.snapshot.config.configRevision;
+    } catch (error) {
+      // It is only read to tell one from another.
+      if (error instanceof RuntimeError) return undefined;
+      throw error;
+    }
+  }
+}
+
+/**
+ * The status with what became of one component: shown from its first trouble on, and as over when it is. Always a copy.
+ */
+function withOutcome(
+  status: SandboxStatus,
+  component: ComponentName,
+  facts: Pick<ConditionFacts, "status" | "reason" | "message">,
+  now: number,
+): SandboxStatus {
+  const type = CURRENT[component];
+  const shown = status.conditions.some((condition) => condition.type === type);
+  if (facts.status === "True" && !shown) return clone(SandboxStatusSchema, status);
+  return withCondition(status, { type, ...facts }, now);
+}
+
+function inForce(
+  degraded: boolean,
+  reason: Failure | undefined,
+): Pick<ConditionFacts, "status" | "reason" | "message"> {
+  return degraded
+    ? { status: "False", reason: "Degraded", message: `in force only in part: ${failureText(reason)}` }
+    : { status: "True", reason: "Applied", message: "" };
+}
+
+const REFUSALS: Partial<Record<ConfigApplyOutcome, string>> = {
+  [ConfigApplyOutcome.FAILED_CLOSED]: "RefusedAndClosed",
+  [ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD]: "RefusedFormerKept",
+};
+
+function noReason({ outcome }: DeliveryOutcome): Failure {
+  return failure("configuration_rejected", `the supervisor answered ${ConfigApplyOutcome[outcome] ?? outcome}`);
+}
+
+function admissionOf(identity: SessionIdentity, { config, environment }: Bootstrap) {
+  return create(SandboxConfigurationAdmissionSchema, {
+    instanceId: identity.instanceId,
+    state: ConfigurationAdmissionState.ACCEPTED,
+    policyVersion: config.policyVersion,
+    policyHash: config.policyHash,
+    configRevision: revisionNumber(config.configRevision),
+    providerEnvRevision: revisionNumber(environment.providerRevision),
+  });
+}
+
+function unusable(reason: Failure): UnusableCandidate {
+  const text = `the policy in the image is invalid: ${failureText(reason)}`;
+  const next = "Give the sandbox a policy with `openshell policy set`, or fix the image";
+  return { source: "invalid", reason: failure("image_policy_invalid", text, { next }) };
+}
+
+function isTrouble({ type, status }: SandboxStatus["conditions"][number]): boolean {
+  return status === "False" && (type === CURRENT.config || type === CURRENT.environment);
+}
+
+function sameAdmission(status: SandboxStatus, wanted: ReturnType<typeof admissionOf>): boolean {
+  const has = status.configurationAdmission;
+  return (
+    has !== undefined &&
+    has.state === wanted.state &&
+    has.instanceId === wanted.instanceId &&
+    has.policyVersion === wanted.policyVersion &&
+    has.configRevision === wanted.configRevision &&
+    has.providerEnvRevision === wanted.providerEnvRevision
+  );
+}
