@@ -17,7 +17,7 @@ import { stopForReplacement } from "./stop.ts";
 /**
  * A young generation of 1 MB in place of 16: it is collected before V8 counts the buffers of bulk output as memory pressure
  * and collects everything. A quarter to a half of the CPU time of bulk output, 50 MB less memory after it, and nothing lost
- * for small calls. Hosts keep the default: small proxied requests cost them a tenth more with it.
+ * for small calls. Hosts have more: small proxied requests cost them a tenth more with it.
  */
 export const GATEWAY_NODE_OPTIONS: readonly string[] = ["--max-semi-space-size=1"];
 

@@ -4,6 +4,13 @@ import type { Writable } from "node:stream";
 import { identifyProcess, isAlive, type ProcessIdentity } from "@openshell/base";
 import { spawnDaemon } from "@openshell/base/daemon.ts";
 
+/**
+ * A young generation of 8 MB in place of 16: a flood of bytes of one sandbox has its buffers collected there more often, in place of
+ * everything being collected because of them (10 to 40 ms, felt by its neighbours). Small requests cost the same; with 4 MB a few
+ * hundredths more.
+ */
+const HOST_NODE_OPTIONS: readonly string[] = ["--max-semi-space-size=8"];
+
 /** What the launcher does to processes; tests pass doubles. */
 export interface HostProcesses {
   /** Starts a host and hands it its start line. `onExit` is called once when it ends or could not be started. */
@@ -30,7 +37,7 @@ export const systemHostProcesses: HostProcesses = {
     const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND | constants.O_NOFOLLOW;
     const output = openSync(logFile, flags, 0o600);
     try {
-      const child = spawnDaemon({ program, args: [], env, output });
+      const child = spawnDaemon({ program, args: [], env, output, nodeOptions: HOST_NODE_OPTIONS });
       child.once("error", onExit);
       child.once("exit", onExit);
       const pipe = child.stdio[3] as Writable;
