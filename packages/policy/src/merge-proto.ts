@@ -34,11 +34,12 @@ function operationFrom(message: PolicyMergeOperation, at: string, report: Report
   switch (operation.case) {
     case "addRule": {
       const { ruleName: rule, rule: content } = operation.value;
+      const path = `${at}.add_rule.rule`;
       if (content === undefined) {
-        report.add(keyPath(at, "add_rule.rule"), "missing_key", "the rule is missing", "Give a rule with an endpoint");
+        report.add(path, "missing_key", "the rule is missing", "Give a rule with an endpoint");
         return undefined;
       }
-      return { kind: "add_rule", rule, content: ruleFrom(rule, content, report) };
+      return { kind: "add_rule", rule, content: ruleFrom(rule, content, report, path) };
     }
     case "removeEndpoint": {
       const { ruleName: rule, host, port } = operation.value;

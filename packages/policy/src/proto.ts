@@ -17,7 +17,6 @@ import {
   SandboxPolicySchema,
 } from "@openshell/api/generated/sandbox_pb.js";
 import { normalisePath } from "./decode.ts";
-import { endpointPath } from "./decode-endpoint.ts";
 import { Report } from "./fields.ts";
 import {
   type AccessPreset,
@@ -110,13 +109,19 @@ function compatibility(value: string, report: Report): "best_effort" | "hard_req
   return "best_effort";
 }
 
-export function ruleFrom(key: string, rule: NetworkPolicyRule, report: Report): NetworkRule {
-  const path = keyPath("network_policies", key);
+export function ruleFrom(
+  key: string,
+  rule: NetworkPolicyRule,
+  report: Report,
+  path = keyPath("network_policies", key),
+): NetworkRule {
   refuseUnknown(rule, path, report);
   for (const binary of rule.binaries) refuseUnknown(binary, path, report);
   return {
     name: rule.name === key ? "" : rule.name,
-    endpoints: rule.endpoints.map((endpoint, index) => endpointFrom(endpoint, endpointPath(key, index), report)),
+    endpoints: rule.endpoints.map((endpoint, index) =>
+      endpointFrom(endpoint, indexPath(`${path}.endpoints`, index), report),
+    ),
     binaries: rule.binaries.map((binary) => binary.path),
   };
 }

@@ -54,7 +54,7 @@ test("what is wrong is told with the operation: by itself, or with this policy",
   expect(refusal(stored, operation({}))).toMatchObject({ code: "InvalidArgument", fields: ["merge_operations[0]"] });
   expect(refusal(stored, addRule("x", { enforcement: 99 }))).toMatchObject({
     code: "InvalidArgument",
-    fields: ["merge_operations.network_policies.x.endpoints[0].enforcement"],
+    fields: ["merge_operations[0].add_rule.rule.endpoints[0].enforcement"],
   });
   const target = { ruleName: "api", host: "api.example.com", ports: [443], anyBinary: true };
   const both = { ...target, binaries: [{ path: "/usr/bin/curl" }] };

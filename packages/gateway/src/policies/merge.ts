@@ -24,7 +24,7 @@ export function mergedPolicy(
   if (!read.ok) {
     throw invalidArgument(
       read.violations.map(({ path, message, next }) => ({
-        field: path.startsWith(FIELD) ? path : `${FIELD}.${path}`,
+        field: path,
         description: next === "" ? message : `${message}. ${next}`,
       })),
     );
