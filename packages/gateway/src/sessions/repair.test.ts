@@ -1,0 +1,133 @@
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { ConfigurationAdmissionState, SandboxPhase } from "@openshell/api";
+import type {
+  AttachSandbox,
+  SupervisorDownlink,
+  SupervisorUplinkSchema,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { BoundedQueue } from "@openshell/base/queue.ts";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { FrozenClock } from "../api/testing/frozen-clock.ts";
+import { Harness } from "../api/testing/harness.ts";
+import { REPAIR_WINDOW_MS } from "./limits.ts";
+import { SANDBOX_TOKEN_HEADER } from "./service.ts";
+
+describe("a start whose policy in the image is invalid", () => {
+  let clock: FrozenClock;
+  let gateway: Harness;
+  let attach: AttachSandbox;
+  beforeEach(async () => {
+    clock = new FrozenClock();
+    gateway = await Harness.open(clock);
+    const attached = Promise.withResolvers<AttachSandbox>();
+    gateway.configureHost = (host) => {
+      host.onAttach = (message) => {
+        attached.resolve(message);
+        return false;
+      };
+    };
+    await gateway.create({ spec: {} });
+    attach = await attached.promise;
+  });
+  afterEach(() => gateway[Symbol.asyncDispose]());
+
+  function connect(connectionEpoch: bigint): () => Promise<SupervisorDownlink["message"] | Code> {
+    const up = new BoundedQueue<MessageInitShape<typeof SupervisorUplinkSchema>>(10);
+    const { sandboxId, generation, token } = attach;
+    const invalid = { code: "invalid_policy", message: "network_policies.api: no endpoints" };
+    up.offer({
+      message: {
+        case: "hello",
+        value: {
+          protocolRevision: 2,
+          sandboxId,
+          generation,
+          epoch: token!.epoch,
+          instanceId: "i1",
+          connectionEpoch,
+          firstStart: true,
+          imagePolicy: { case: "invalid", value: invalid },
+        },
+      },
+    });
+    const headers = { [SANDBOX_TOKEN_HEADER]: token!.token };
+    const down = gateway.host!.client.connectSupervisor(up, { headers })[Symbol.asyncIterator]();
+    return async () => {
+      try {
+        const { done, value } = await down.next();
+        return done ? Code.Ok : value.message;
+      } catch (error) {
+        return ConnectError.from(error).code;
+      }
+    };
+  }
+  const held = async (): Promise<void> => {
+    const reason = async () => (await gateway.get()).status?.conditions.find(({ type }) => type === "Ready")?.reason;
+    await gateway.until(async () => (await reason()) === "ConfigurationInvalid", "held");
+    // The timer runs from then on.
+    await gateway.until(() => clock.due(REPAIR_WINDOW_MS) > 0, "the window");
+  };
+  const repair = () =>
+    gateway.client.updateConfig({
+      workspaceScope: gateway.scope,
+      sandbox: "box",
+      policy: {
+        version: 1,
+        networkPolicies: {
+          a: { endpoints: [{ host: "a.example.com", port: 443 }], binaries: [{ path: "/usr/bin/curl" }] },
+        },
+      },
+    });
+
+  it("is held visibly, and goes on with the policy that an operator sets at 4:59", async () => {
+    const next = connect(1n);
+    await held();
+    const { status } = await gateway.get();
+    expect(status).toMatchObject({
+      phase: SandboxPhase.PROVISIONING,
+      configurationAdmission: { state: ConfigurationAdmissionState.REJECTED },
+      provisioning: { attemptId: "1" },
+    });
+    expect(status?.configurationAdmission?.error).toMatch(/no endpoints.*openshell policy set/);
+    clock.advance(REPAIR_WINDOW_MS - 1_000);
+    await repair();
+    expect(await next()).toMatchObject({ case: "candidate", value: { source: "gateway", version: 1 } });
+    expect((await gateway.get()).status?.phase).toBe(SandboxPhase.PROVISIONING);
+  });
+
+  it("has failed at 5:00, and starts when it is started again with a policy", async () => {
+    const next = connect(1n);
+    await held();
+    clock.advance(REPAIR_WINDOW_MS);
+    expect(await next()).toMatchObject({ case: "rejected", value: { failure: { code: "configuration_deadline" } } });
+    const { status } = await gateway.phase(SandboxPhase.ERROR);
+    expect(status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({
+      reason: "ProvisioningTimedOut",
+      message: expect.stringMatching(/not corrected in time: .*no endpoints/),
+    });
+    await repair();
+    expect((await gateway.get()).status?.phase).toBe(SandboxPhase.ERROR);
+  });
+
+  it("does not get more time by reconnecting, nor by changes that correct nothing", async () => {
+    connect(1n);
+    await held();
+    clock.advance(REPAIR_WINDOW_MS - 10_000);
+    const next = connect(2n);
+    await gateway.until(() => clock.due(10_000) > 0, "the rest of the window");
+    await gateway.client.createProvider({
+      workspaceScope: gateway.scope,
+      provider: { metadata: { name: "p" }, type: "generic", credentials: { TOKEN: "v" } },
+    });
+    clock.advance(10_000);
+    expect(await next()).toMatchObject({ case: "rejected", value: { failure: { code: "configuration_deadline" } } });
+  });
+
+  it("ends with its sandbox", async () => {
+    const next = connect(1n);
+    await held();
+    await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
+    expect(await next()).toBe(Code.Ok);
+  });
+});
