@@ -14,7 +14,7 @@ import { ATTACKS, type Attack, Neighbours } from "../../support/neighbours/neigh
  */
 
 const ROUNDS = 2;
-const SECONDS = 0.6;
+const SECONDS = 0.5;
 const MARGIN_MS = 40;
 /** Half of all operations meet neither. */
 const MEDIAN_MARGIN_MS = 8;
