@@ -494,6 +494,20 @@ describe("supervisor session", () => {
     await session.expect("ready");
     expect(boundary.resumed).toBe(1);
   });
+  it("repeats no start-up exchange on a reconnect: a candidate ends the session, and the workload runs on (GATOR-c10f3724-01)", async () => {
+    await running();
+    gateway.cut();
+    const session = await nextSession();
+    await session.expect("hello");
+    session.send({
+      message: { case: "candidate", value: { candidateId: "c2", policyHash: "h", policy: config("1").policy } },
+    });
+    const next = await nextSession();
+    expect(await next.expect("hello")).toMatchObject({ firstStart: false, connectionEpoch: 3n });
+    await expect(session.expect("prepared")).rejects.toThrow("session ended");
+    expect(boundary.state).toBe("main_started");
+    expect(published).toHaveLength(1);
+  });
   it("stops for good when the gateway rejects the session", async () => {
     const session = await nextSession();
     await session.expect("hello");
