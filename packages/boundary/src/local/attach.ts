@@ -1,10 +1,11 @@
 import { fstatSync } from "node:fs";
-import { RuntimeError, systemCode } from "@openshell/base";
+import { RuntimeError } from "@openshell/base";
 import type { BoundaryState, CaptureMode, CaptureSockets, IsolationLayer } from "../boundary.ts";
 import { boundaryLost, boundaryUntrusted } from "./boundary-error.ts";
 import { ByteWriter } from "./bytes.ts";
 import { closeDescriptors, MessageChannel } from "./channel.ts";
 import { checkSocket, peerCredentials } from "./descriptors.ts";
+import { errnoName } from "./errno.ts";
 import { FRAME_ATTACH_MAIN, FRAME_HELLO, FRAME_IDENTIFIER, FRAME_SOCKETS, readLayers } from "./frames.ts";
 import { LocalBoundary } from "./local-boundary.ts";
 import { CAPTURE_MODES, encodeHello, SOCKET_CAPTURE, SOCKET_DNS_TCP, SOCKET_DNS_UDP, STATES } from "./messages.ts";
@@ -122,8 +123,9 @@ function connect(addon: Addon, path: string): number {
   try {
     return addon.connect(path);
   } catch (cause) {
-    const code = systemCode(cause);
-    if (code !== undefined && !NOBODY.has(code)) {
+    const { errno } = cause as { readonly errno?: number };
+    const code = errno === undefined ? "" : errnoName(-errno);
+    if (errno !== undefined && !NOBODY.has(code)) {
       throw new RuntimeError("boundary_lost", `The sandbox's control socket cannot be reached now (${code})`, {
         next: "Try again",
         cause,

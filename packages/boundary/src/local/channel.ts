@@ -1,8 +1,8 @@
 import { closeSync } from "node:fs";
-import { getSystemErrorName } from "node:util";
 import { RuntimeError } from "@openshell/base";
 import { BoundaryError, boundaryLost } from "./boundary-error.ts";
 import { ByteReader } from "./bytes.ts";
+import { errnoName } from "./errno.ts";
 import {
   encodeMessage,
   FRAME_ERROR,
@@ -251,5 +251,5 @@ export class MessageChannel {
 
 /** Why the connection failed; EMFILE also when descriptors came that found no room. */
 function describeErrno(errno: unknown): string {
-  return typeof errno === "number" && errno < 0 ? getSystemErrorName(errno) : `error ${String(errno)}`;
+  return typeof errno === "number" && errno < 0 ? errnoName(-errno) : `error ${String(errno)}`;
 }

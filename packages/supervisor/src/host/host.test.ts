@@ -134,4 +134,23 @@ describe("Host", () => {
     opening.resolve(supervisor(events, "c"));
     interval.mockRestore();
   });
+
+  it("said no more that it lives after a moment without descriptors", async () => {
+    const interval = vi.spyOn(Limits, "heartbeatMs", "get").mockReturnValue(20 as 5_000);
+    const memory = vi.spyOn(process.memoryUsage, "rss").mockImplementation(() => {
+      throw new Error("EMFILE: too many open files, uv_resident_set_memory");
+    });
+    void host.run();
+    tell({ case: "accepted", value: create(HostAcceptedSchema) });
+    const beat = async (): Promise<bigint> => {
+      for (;;) {
+        const message = (await up.next()).value?.message;
+        if (message?.case === "heartbeat") return message.value.residentBytes;
+      }
+    };
+    expect(await beat()).toBe(0n);
+    memory.mockRestore();
+    await vi.waitFor(async () => expect(await beat()).toBeGreaterThan(0n));
+    interval.mockRestore();
+  });
 });

@@ -266,7 +266,7 @@ export class Host implements AsyncDisposable {
         case: "heartbeat",
         value: create(HostHeartbeatSchema, {
           sandboxes: this.#sandboxes.size,
-          residentBytes: BigInt(process.memoryUsage.rss()),
+          residentBytes: residentBytes(),
           readinessLapsed: [...this.#sandboxes.values()]
             .filter(({ supervisor }) => supervisor?.readinessLapsed ?? true)
             .map(({ id }) => id),
@@ -289,4 +289,13 @@ interface Held {
   /** Rejects when attaching failed. */
   opening: Promise<void>;
   released: boolean;
+}
+
+/** 0 when it cannot be told: reading it takes a descriptor, and a host without any is alive all the same. */
+function residentBytes(): bigint {
+  try {
+    return BigInt(process.memoryUsage.rss());
+  } catch {
+    return 0n;
+  }
 }
