@@ -17,6 +17,7 @@ const number = (name: string, otherwise: number): number => Number(process.env[n
 const SEEDS = number("OPENSHELL_TEST_FAULTS_SEEDS", inMode({ root: 30, user: 10 }));
 const FROM = number("OPENSHELL_TEST_FAULTS_FROM", 1);
 const PARALLEL = number("OPENSHELL_TEST_FAULTS_PARALLEL", 3);
+const VERBOSE = process.env["OPENSHELL_TEST_FAULTS_VERBOSE"] === "1";
 /** Of one run among others on a busy machine. Milliseconds. */
 const RUN_LIMIT_MS = 90_000;
 
@@ -36,11 +37,11 @@ it(`${SEEDS} seeded runs with faults converge, lose nothing, leave nothing and r
     const worker = async (): Promise<void> => {
       for (let seed = seeds.shift(); seed !== undefined; seed = seeds.shift()) {
         const startedAt = performance.now();
-        const report = await runSeed({ seed, net, counts, cli, programs });
+        const { ok, report } = await runSeed({ seed, net, counts, cli, programs });
         const took = `${((performance.now() - startedAt) / 1000).toFixed(1)} s`;
-        process.stdout.write(`seed ${seed}: ${report === undefined ? "ok" : "FAILED"}, ${took}\n`);
-        if (report !== undefined) reports.push(report);
-        if (report !== undefined) process.stdout.write(`${report}\n`);
+        process.stdout.write(`seed ${seed}: ${ok ? "ok" : "FAILED"}, ${took}\n`);
+        if (!ok) reports.push(report);
+        if (!ok || VERBOSE) process.stdout.write(`${report}\n`);
       }
     };
     await Promise.all(Array.from({ length: PARALLEL }, worker));

@@ -4,9 +4,10 @@ import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 
 /**
- * npm run test:faults [-- --seeds N] [--from S] [--parallel P] [--mode root|user|both] [--no-build]
+ * npm run test:faults [-- --seeds N] [--from S] [--parallel P] [--mode root|user|both] [--verbose] [--no-build]
  *
- * 200 seeds by default: as root three quarters of them as root, the rest as an ordinary user.
+ * 200 seeds by default: as root three quarters of them as root, the rest as an ordinary user. `--verbose` prints what
+ * happened in runs that went well too.
  */
 
 const repository = resolve(import.meta.dirname, "../..");
@@ -17,6 +18,7 @@ const { values } = parseArgs({
     from: { type: "string", default: "1" },
     parallel: { type: "string", default: "4" },
     mode: { type: "string", default: root ? "both" : "user" },
+    verbose: { type: "boolean", default: false },
     "no-build": { type: "boolean", default: false },
   },
 });
@@ -33,6 +35,7 @@ async function run(mode: string, seeds: number): Promise<boolean> {
     ...process.env,
     OPENSHELL_TEST_FAULTS_SEEDS: String(seeds),
     OPENSHELL_TEST_FAULTS_FROM: String(whole("from")),
+    OPENSHELL_TEST_FAULTS_VERBOSE: values.verbose ? "1" : "0",
     OPENSHELL_TEST_FAULTS_PARALLEL: String(whole("parallel")),
   };
   const child = spawn(process.execPath, [...args, "tests/faults/faults.test.ts"], { stdio: "inherit", env });

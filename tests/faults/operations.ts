@@ -191,11 +191,13 @@ async function exec({ world, api, planned, step }: Acting): Promise<void> {
   sandbox.executions.set(mark, "maybe");
   const command = ["/bin/sh", "-c", `echo ${mark} >> "$HOME/ran"; echo ${mark}; exit ${planned.value}`];
   try {
-    const result = await world.attempt(`exec ${mark}`, async (requestId, signal) => {
-      step("call");
-      const request = { workspaceScope: SCOPE, sandbox: name, command, noLoginShell: true, requestId };
-      return await collect(api.execSandbox(request, signal), () => step("output"));
-    });
+    const run = (): Promise<Collected> =>
+      world.attempt(`exec ${mark}`, async (requestId, signal) => {
+        step("call");
+        const request = { workspaceScope: SCOPE, sandbox: name, command, noLoginShell: true, requestId };
+        return await collect(api.execSandbox(request, signal), () => step("output"));
+      });
+    const result = await whenAttached(world, sandbox, run);
     const killed = sandbox.broken !== undefined && result.exitCode === 137;
     if (killed) return;
     if (result.exitCode !== planned.value || result.stdout !== `${mark}\n` || result.stderr !== "")
@@ -207,6 +209,20 @@ async function exec({ world, api, planned, step }: Acting): Promise<void> {
     // Executions are not replayed: what came of one whose stream broke is not known.
     const unknown = ["REQUEST_OUTCOME_UNCERTAIN", "REQUEST_STREAM_UNAVAILABLE"].includes(reasonOf(failure));
     if (!unknown && sandbox.broken === undefined) throw error;
+  }
+}
+
+/** Repeats what is refused because the sandbox waits for a host, as long as it may. Nothing of it was run then. */
+async function whenAttached<T>(world: World, sandbox: ModelSandbox, run: () => Promise<T>): Promise<T> {
+  const startedAt = performance.now();
+  for (;;) {
+    try {
+      return await run();
+    } catch (error) {
+      const waits = /phase PROVISIONING \(SupervisorNotConnected/.test((error as Error).message);
+      if (!waits || sandbox.broken !== undefined || world.late(startedAt, CONVERGENCE_MS)) throw error;
+      await new Promise((resolve) => setTimeout(resolve, REQUEST_ATTEMPT_MS));
+    }
   }
 }
 

@@ -8,7 +8,7 @@ import { RUN } from "./operations.ts";
 import { type PlannedStrike, planRun } from "./schedule.ts";
 import { type Api, kill, World } from "./world.ts";
 
-/** One run: start, operations and strikes, end, looks. Resolves with a report when anything was wrong. */
+/** One run: start, operations and strikes, end, looks. */
 
 export interface RunOptions {
   readonly seed: number;
@@ -18,35 +18,41 @@ export interface RunOptions {
   readonly programs: string;
 }
 
-export async function runSeed(options: RunOptions): Promise<string | undefined> {
+export interface Outcome {
+  readonly ok: boolean;
+  /** Plan, what happened with times, and what the logs warn of. */
+  readonly report: string;
+}
+
+export async function runSeed(options: RunOptions): Promise<Outcome> {
   const schedule = planRun(options.seed, mode);
   let world: World | undefined;
   let problem: unknown;
-  let words: readonly string[] = [];
   try {
     world = await World.start({ ...options, schedule });
     await drive(world);
   } catch (error) {
     problem = error;
-    words = world?.lastWords() ?? [];
   }
+  const words = world?.lastWords() ?? [];
   try {
     await world?.[Symbol.asyncDispose]();
   } catch (error) {
     problem ??= error;
   }
-  if (problem === undefined) return undefined;
+  const what = problem instanceof Error ? (problem.stack ?? problem.message) : (problem ?? "ok");
   const plan = schedule.strikes.map(({ fault, client, at, delayMs, holdMs }) => {
     const planned = schedule.clients[client]![at]!;
     return `${fault} ${delayMs} ms into ${planned.operation} ${planned.target}, ${holdMs} ms long`;
   });
-  return [
-    `seed ${options.seed} as ${mode}: ${problem instanceof Error ? (problem.stack ?? problem.message) : problem}`,
+  const report = [
+    `seed ${options.seed} as ${mode}: ${what}`,
     `  again: npm run test:faults -- --mode ${mode} --from ${options.seed} --seeds 1`,
     `  plan (${schedule.placement}): ${plan.join("; ")}`,
     ...(world?.trace ?? []).map((line) => `  ${line}`),
     ...words.map((line) => `  ${line}`),
   ].join("\n");
+  return { ok: problem === undefined, report };
 }
 
 async function drive(world: World): Promise<void> {
