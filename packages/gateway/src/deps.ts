@@ -2,6 +2,7 @@ import type { ConnectRouter } from "@connectrpc/connect";
 import type { Clock, GatewayPaths } from "@openshell/base";
 import type { Logger } from "pino";
 import type { GatewayConfig } from "./config/config.ts";
+import type { DeliveryScheduler } from "./delivery/scheduler.ts";
 import type { HostLauncher } from "./hosts/types.ts";
 import type { InspectionCas } from "./pki/inspection-ca.ts";
 import type { Store } from "./store/types.ts";
@@ -51,6 +52,8 @@ export interface GatewayServices extends AsyncDisposable {
   readonly hostRoutes: (router: ConnectRouter) => void;
   /** Takes up unfinished operations and hosts. Called once, when all sockets listen. Must not wait for sandboxes. */
   start(): Promise<void>;
+  /** What has been delivered to sandboxes, for metrics. */
+  readonly delivery: Pick<DeliveryScheduler, "stats" | "counts">;
   /** Sandboxes with a running or starting workload. */
   runningSandboxes(): Promise<number>;
   /** Stops every running sandbox, waiting at most `limitMs` in all. Resolves with the number that still run. */

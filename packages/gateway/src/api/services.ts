@@ -221,6 +221,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       void router.service(OpenShell, unimplementedRest(refusingUnknownFields(openShellHandlers(api)))),
     hostRoutes: (router: ConnectRouter) => void router.service(SupervisorGateway, hostService),
 
+    delivery: scheduler,
+
     async start() {
       // Making a key takes longer than a sandbox; the first one should not wait for it.
       void deps.inspectionCas

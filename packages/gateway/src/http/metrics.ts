@@ -1,6 +1,7 @@
 import type { Interceptor } from "@connectrpc/connect";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
+import { type DeliverySource, registerDeliveryMetrics } from "./delivery-metrics.ts";
 import { answer, type PlainRoute, pathOf } from "./dispatcher.ts";
 
 /** What is measured beside the calls. */
@@ -9,6 +10,7 @@ export interface MetricSources {
   readonly sandboxes: () => Promise<ReadonlyMap<string, number>>;
   readonly hosts: () => number;
   readonly storeHealthy: () => Promise<boolean>;
+  readonly delivery: () => DeliverySource;
 }
 
 /** Metric names; those of the public 0.1 gateway keep their meaning, ours begin with `openshell_gateway_`. */
@@ -71,6 +73,8 @@ export function createMetrics(sources: MetricSources): Metrics {
       for (const [phase, count] of counts) this.set({ phase }, count);
     },
   });
+
+  registerDeliveryMetrics(registry, sources.delivery);
 
   const ended = (method: string, startedAt: number, error: unknown): void => {
     const code = error === undefined ? "OK" : codeName(ConnectError.from(error).code);

@@ -176,6 +176,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
       sandboxes: async () => sandboxesByPhase(await store.sandboxes.countByPhase()),
       hosts: () => hosts.current().length,
       storeHealthy: async () => (await probe()).healthy,
+      delivery: () => services.delivery,
     });
   const serving = new ServingStatus({ clock: systemClock, probe, stopping: stopping.signal });
   checkAuthModes(PUBLIC_SERVICES);
