@@ -335,6 +335,27 @@ openAttack(
 );
 
 attack(
+  "what a service of the owner's makes in a mounted folder later: the owner is told",
+  "the socket is named as HIGH in the sandbox's conditions; sockets of the sandbox's own are not",
+  { root: "named", user: "named" },
+  async ({ create }) => {
+    const folder = ownersFolder();
+    await using box = await create({ volumes: [`${folder}:/sandbox/work`] });
+    const own =
+      "import socket,time;s=socket.socket(socket.AF_UNIX);s.bind('/sandbox/work/own.sock');s.listen();time.sleep(60)";
+    await box.sh(`python3 -c "${own}" >/dev/null 2>&1 & while [ ! -S /sandbox/work/own.sock ]; do sleep 0.05; done`);
+    const server = net.createServer();
+    await new Promise<void>((done) => server.listen(join(folder, "later.sock"), done));
+    const look = async () => (await box.get()).status?.conditions.find(({ type }) => type === "VolumeStartupFiles");
+    await expect
+      .poll(look, { timeout: 10_000 })
+      .toMatchObject({ message: expect.stringMatching(/^HIGH: .*later\.sock \(/) });
+    expect((await look())?.message).not.toContain("own.sock");
+    server.close();
+  },
+);
+
+attack(
   "set-user-id bits, file capabilities, owners and devices in a mounted folder, where the mount's nosuid ends",
   "no file outside has a set-id bit, a capability, another owner or is a device",
   {

@@ -32,8 +32,8 @@ export interface ComputeDriver extends AsyncDisposable {
   /** Everything this gateway's driver holds, for reconciling after a restart. */
   list(): Promise<readonly DriverSandbox[]>;
   /**
-   * Start-up files in the sandbox's writable volumes that came or changed since its first start; the sandbox may run or not.
-   * Bounded in time and size. Nothing for a sandbox that has no such volume or does not exist.
+   * Start-up files in the sandbox's writable volumes that came or changed since its first start, and sockets of services outside
+   * that came into any volume since its last one; the sandbox may run or not. Bounded in time and size. Nothing for a sandbox that has no such volume or does not exist.
    */
   plantedFiles(sandboxId: string): Promise<PlantedFiles>;
   /**
@@ -180,7 +180,7 @@ export interface DeleteResult {
   readonly existed: boolean;
 }
 
-/** What programs of the owner's would run from a volume without being asked. */
+/** What programs of the owner's would run from a volume without being asked, and what of theirs the agent can reach there. */
 export interface PlantedFiles {
   /** On the host; names are the agent's choice. */
   readonly files: readonly { readonly path: string; readonly reason: string }[];

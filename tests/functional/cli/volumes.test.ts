@@ -13,6 +13,7 @@ let openshell: TestOpenShell;
 beforeAll(async () => {
   net = await TestInternet.start();
   openshell = TestOpenShell.create(net);
+  await openshell.ok(["gateway", "start"], { timeoutMs: 60_000 });
 });
 afterAll(async () => {
   await openshell[Symbol.asyncDispose]();

@@ -40,6 +40,7 @@ import {
 } from "./disk-quota.ts";
 import { DiskWatch, type Measure } from "./disk-watch.ts";
 import { endProcesses, thaw } from "./end.ts";
+import { hostFiles } from "./host-files.ts";
 import { type IdentityMode, type ResolvedIdentity, resolveIdentity } from "./identity.ts";
 import type { ImageFacts } from "./image/facts.ts";
 import { ImageLimit } from "./image/limits.ts";
@@ -71,7 +72,7 @@ import {
   workloadLayout,
 } from "./resolve.ts";
 import { type LaunchRecord, makeFolder, nonceHash, SandboxFolders } from "./state.ts";
-import { findPlanted } from "./volumes/planted.ts";
+import { findPlanted, reachableSockets } from "./volumes/planted.ts";
 import { RedirectWatch } from "./volumes/redirect-watch.ts";
 import { NO_VOLUMES, VolumeCare } from "./volumes/volume-care.ts";
 import { InitWatch } from "./watch.ts";
@@ -294,8 +295,10 @@ class LocalDriver implements ComputeDriver {
   async plantedFiles(sandboxId: string): Promise<PlantedFiles> {
     checkId(sandboxId);
     const launched = await this.#with.folders.readLaunch(sandboxId).catch(() => undefined);
-    const { writable, sinceMs } = launched?.volumes ?? NO_VOLUMES;
-    return writable.length === 0 ? { files: [], more: 0, complete: true } : await findPlanted(writable, sinceMs);
+    const { writable, folders, covered, sinceMs } = launched?.volumes ?? NO_VOLUMES;
+    const sockets = folders.length === 0 ? [] : reachableSockets(folders, covered, hostFiles.sockets());
+    const found = writable.length === 0 ? { files: [], more: 0, complete: true } : await findPlanted(writable, sinceMs);
+    return { ...found, files: [...sockets, ...found.files] };
   }
 
   watch(signal: AbortSignal): AsyncIterable<DriverEvent> {

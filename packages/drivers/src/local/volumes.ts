@@ -83,6 +83,8 @@ export interface VolumePlan {
   readonly holds: readonly Hold[];
   /** Host folders of git's in which nothing called `commondir` may appear. */
   readonly gitFolders: readonly string[];
+  /** Host paths of sockets that are covered. */
+  readonly covered: readonly string[];
 }
 
 export interface VolumeOptions {
@@ -109,6 +111,7 @@ export function planVolumes(
   const steps: RootStep[] = [];
   const holds: Hold[] = [];
   const gitFolders: string[] = [];
+  const covered: string[] = [];
   let guards = 0;
   for (const request of requests) {
     checkTarget(request, targets);
@@ -129,11 +132,13 @@ export function planVolumes(
       gitFolders.push(...found.gitFolders.map((path) => posix.join(request.source, path)));
       sockets.push(...found.sockets.map((path) => `${request.source}/${path}`));
     }
-    steps.push(...maskedSockets(request, [...new Set(sockets)].filter(isNormal)));
+    const inside = [...new Set(sockets)].filter(isNormal);
+    covered.push(...inside);
+    steps.push(...maskedSockets(request, inside));
   }
   const paths = (readOnly: boolean): string[] =>
     requests.filter((request) => (request.access === "ro") === readOnly).map((request) => request.target);
-  return { steps, readOnlyPaths: paths(true), readWritePaths: paths(false), holds, gitFolders };
+  return { steps, readOnlyPaths: paths(true), readWritePaths: paths(false), holds, gitFolders, covered };
 }
 
 function checkTarget(request: VolumeRequest, earlier: readonly string[]): void {

@@ -30,7 +30,7 @@ interface Look {
 }
 
 /**
- * Looks for what sandboxes left in their writable volumes that the owner's programs would run, and says so: a condition of the
+ * Looks for what sandboxes left in their volumes that the owner's programs would run, and what of them it can reach there, and says so: a condition of the
  * record, a HIGH event, a line of the log. When somebody asks for the sandbox, and once more when nothing of it runs.
  */
 export class VolumeReview {
@@ -45,7 +45,7 @@ export class VolumeReview {
 
   /** Before a sandbox is shown; true when its record may have changed. */
   async asked(record: SandboxRecord): Promise<boolean> {
-    if (record.generation === 0n || !hasWritableVolume(record)) return false;
+    if (record.generation === 0n || !hasVolume(record)) return false;
     const { phase } = record.status;
     // Nothing of it has run yet.
     if (wantsToRun(phase) && phase !== SandboxPhase.READY) return false;
@@ -59,7 +59,7 @@ export class VolumeReview {
 
   /** After its compute was released. */
   async ended(record: SandboxRecord): Promise<void> {
-    if (record.generation === 0n || !hasWritableVolume(record)) return;
+    if (record.generation === 0n || !hasVolume(record)) return;
     if (this.#looked.get(record.id)?.ended === true) return;
     await this.#running.get(record.id);
     await this.#once(record, true);
@@ -113,9 +113,9 @@ export class VolumeReview {
   }
 }
 
-function hasWritableVolume(record: SandboxRecord): boolean {
+function hasVolume(record: SandboxRecord): boolean {
   const config = record.spec.template?.driverConfig;
-  return config?.local !== undefined && localVolumes(config).volumes.some(({ access }) => access === "rw");
+  return config?.local !== undefined && localVolumes(config).volumes.length > 0;
 }
 
 /** Names come from the agent. */
@@ -124,5 +124,5 @@ function plantedMessage({ files, more, complete }: PlantedFiles): string {
   const rest = files.length - named.length + more;
   const others = rest > 0 ? `, and ${rest} more` : "";
   const partly = complete ? "" : "; the volumes are too large to be looked through, so there may be others";
-  return `HIGH: files that your programs run by themselves came or changed in a volume since the sandbox started: ${named.join(", ")}${others}${partly}. Read them before you work in that folder`;
+  return `HIGH: what your programs run by themselves, or listen on, came or changed in a volume since the sandbox started: ${named.join(", ")}${others}${partly}. Read them before you work in that folder`;
 }

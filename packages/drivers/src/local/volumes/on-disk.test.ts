@@ -19,7 +19,7 @@ import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { openFolder } from "./folder-handle.ts";
 import { makeHolds, removeHolds } from "./holds.ts";
-import { findPlanted, PlantedLimit } from "./planted.ts";
+import { findPlanted, PlantedLimit, reachableSockets } from "./planted.ts";
 import { RedirectWatch } from "./redirect-watch.ts";
 import { NO_VOLUMES, VolumeCare } from "./volume-care.ts";
 
@@ -92,7 +92,7 @@ describe("stand-ins", () => {
     const care = new VolumeCare();
     const path = join(folder, "hooks");
     const step = { kind: "volume", source: path, target: "/w/hooks", readOnly: true, idmap: undefined } as const;
-    const plan = { steps: [step], readOnlyPaths: [], readWritePaths: ["/w"], gitFolders: [] };
+    const plan = { steps: [step], readOnlyPaths: [], readWritePaths: ["/w"], gitFolders: [], covered: [] };
     const requests = [{ source: folder, target: "/w", access: "rw" }] as const;
     const first = care.prepare("one", { ...plan, holds: [{ path, kind: "folder" }] }, requests, undefined);
     // For the second one it exists already.
@@ -145,6 +145,10 @@ describe("findPlanted", () => {
         "web/.vscode/tasks.json",
       ].sort(),
     );
+  });
+  it("names sockets of services outside that were not there at the start", () => {
+    const sockets = ["/p/early.sock", "/p/a/late.sock", "/px/other.sock", "/run/x"];
+    expect(reachableSockets(["/p"], ["/p/early.sock"], sockets).map(({ path }) => path)).toEqual(["/p/a/late.sock"]);
   });
   it("counts what it does not name, and says when a limit ended the look", async () => {
     for (let n = 0; n < PlantedLimit.named + 3; n++) write(`d${n}/.envrc`);

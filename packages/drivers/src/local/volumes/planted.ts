@@ -14,6 +14,21 @@ export const PlantedLimit = {
 } as const;
 
 /**
+ * Sockets below `folders` that services outside listen on and that are not `covered` inside: they came after the start. What the
+ * sandbox itself listens on is in another network namespace, whose table `sockets` is not.
+ */
+export function reachableSockets(
+  folders: readonly string[],
+  covered: readonly string[],
+  sockets: readonly string[],
+): PlantedFiles["files"] {
+  return sockets
+    .filter((path) => folders.some((folder) => isWithin(path, folder)) && !covered.includes(path))
+    .slice(0, PlantedLimit.named)
+    .map((path) => ({ path, reason: "a socket that a service outside made since; the agent can connect to it" }));
+}
+
+/**
  * Start-up files below `folders` whose status changed since `sinceMs`, which nobody can set back: ctime is the kernel's own
  * (utimensat(2) gives no way to it). Whoever changed them: the owner may have, meanwhile. Links are not followed, but a
  * link under a listed name counts.

@@ -11,6 +11,10 @@ export const volumeRecordSchema = z.object({
   gitFolders: z.array(z.string()),
   /** Host folders in which start-up files are looked for. */
   writable: z.array(z.string()),
+  /** Host folders of every access: sockets in them can be connected to. */
+  folders: z.array(z.string()).default([]),
+  /** Sockets in them that were covered at the start. */
+  covered: z.array(z.string()).default([]),
   /** Of the sandbox's first start: what changed before is its owner's. Milliseconds after the epoch. */
   sinceMs: z.number(),
 });
@@ -18,7 +22,14 @@ export const volumeRecordSchema = z.object({
 /** What a sandbox's volumes need after their launch; part of its launch record. */
 export type VolumeRecord = Readonly<z.infer<typeof volumeRecordSchema>>;
 
-export const NO_VOLUMES: VolumeRecord = { holds: [], gitFolders: [], writable: [], sinceMs: 0 };
+export const NO_VOLUMES: VolumeRecord = {
+  holds: [],
+  gitFolders: [],
+  writable: [],
+  folders: [],
+  covered: [],
+  sinceMs: 0,
+};
 
 /**
  * Stand-ins of the sandboxes that run. Two on the same folder cover the same one, and it goes with the last of them: its
@@ -52,6 +63,8 @@ export class VolumeCare {
       ],
       gitFolders: [...plan.gitFolders],
       writable: requests.filter(({ access }) => access === "rw").map(({ source }) => source),
+      folders: requests.map(({ source }) => source),
+      covered: [...plan.covered],
       // The file system's clock is coarser and never ahead.
       sinceMs: before === undefined || before.sinceMs === 0 ? Date.now() + 1 : before.sinceMs,
     };
