@@ -83,7 +83,7 @@ test.skipIf(!existsSync("/usr/bin/script"))(
     third.type("exit 5\n");
     expect(await third.status()).toBe(5);
     await expect
-      .poll(() => openshell.json(["sandbox", "get", "shell"]))
+      .poll(() => openshell.json(["sandbox", "get", "shell"]), { timeout: 30_000 })
       .toMatchObject({ phase: "Error", exit_code: 5 });
     const ended = await openshell.run(["sandbox", "connect", "shell"]);
     expect([ended.exitCode, ended.stderr]).toEqual([1, expect.stringContaining("openshell sandbox start shell")]);
