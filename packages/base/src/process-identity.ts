@@ -13,9 +13,12 @@ export interface ProcessIdentity {
   readonly bootId: string;
 }
 
-/** The identity of the running boot. */
+let bootId: string | undefined;
+
+/** The identity of the running boot, which no process outlives: read once. */
 export function currentBootId(): string {
-  return readFileSync("/proc/sys/kernel/random/boot_id", "latin1").trim();
+  bootId ??= readFileSync("/proc/sys/kernel/random/boot_id", "latin1").trim();
+  return bootId;
 }
 
 /** The process with this pid, or undefined when there is none or it has ended and only its status is left. */

@@ -27,6 +27,7 @@ class FakeProcesses implements HostProcesses {
   readonly pokes: string[] = [];
   refuse = false;
   ignoreTerm = false;
+  blind = false;
   #nextPid = 1000;
 
   start(request: { readonly startLine: string }, onExit: () => void): ProcessIdentity | undefined {
@@ -37,9 +38,11 @@ class FakeProcesses implements HostProcesses {
     return { pid, startTime: "1", bootId: currentBootId() };
   }
   alive(identity: ProcessIdentity): boolean {
+    if (this.blind) throw Object.assign(new Error("EMFILE: too many open files"), { code: "EMFILE" });
     return identity.bootId === currentBootId() && this.running.has(identity.pid);
   }
   signal(identity: ProcessIdentity, signal: string): void {
+    if (!this.alive(identity)) return;
     this.signals.push(signal);
     if (signal === "SIGKILL" || !this.ignoreTerm) this.kill(identity.pid);
   }
@@ -252,6 +255,22 @@ describe("the host launcher", () => {
     elapsed += OWN_HOST_IDLE_LIMIT_MS;
     await sleep(300);
     expect(idle).toEqual([host.id]);
+  });
+
+  it("a host that could not be ended for want of descriptors was never looked at again", async () => {
+    const idle: string[] = [];
+    launcher.subscribe({ onGone: () => {}, onIdle: (host) => idle.push(host.id) });
+    const host = await launcher.ensure("w", "1");
+    await connect(host);
+    launcher.holds(host.id, 0);
+    processes.blind = true;
+    await expect(launcher.stop(host.id)).rejects.toThrow("EMFILE");
+    processes.blind = false;
+    elapsed += HOST_IDLE_LIMIT_MS;
+    await sleep(300);
+    expect(idle).toEqual([host.id]);
+    await launcher.stop(host.id);
+    expect(processes.running.size).toBe(0);
   });
 
   it("ends a host that never connects", async () => {

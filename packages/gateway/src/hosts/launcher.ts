@@ -150,8 +150,14 @@ class Launcher implements HostLauncher {
     if (held === undefined) return;
     const { processes, clock } = this.#options;
     held.ending = true;
-    await this.#end(held.record, "SIGTERM", HOST_STOP_LIMIT_MS);
-    if (processes.alive(held.record)) await this.#end(held.record, "SIGKILL", HOST_STOP_LIMIT_MS);
+    try {
+      await this.#end(held.record, "SIGTERM", HOST_STOP_LIMIT_MS);
+      if (processes.alive(held.record)) await this.#end(held.record, "SIGKILL", HOST_STOP_LIMIT_MS);
+    } catch (error) {
+      // Without descriptors its process cannot be looked at: it is an idle host again, and reported as one later.
+      held.ending = false;
+      throw error;
+    }
     this.#forget(held);
     await this.#update(held, { state: "ended", endedAt: clock.now() });
     await this.#sweep();
