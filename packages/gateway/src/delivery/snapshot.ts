@@ -14,6 +14,7 @@ import { policyHash } from "../policies/rules.ts";
 import { buildEnvironment, providerRevision, readAttached } from "../providers/environment.ts";
 import type { SandboxRecord, Store } from "../store/types.ts";
 import type { Vault } from "../store/vault.ts";
+import { redactSecrets } from "./redaction.ts";
 
 export interface SnapshotDeps {
   readonly store: Store;
@@ -74,12 +75,11 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
     middleware: [],
   };
   const config = create(SandboxConfigSchema, { ...facts, policy, configRevision: configRevision(facts) });
-  const environment = () =>
-    create(ProviderEnvironmentSchema, {
-      ...buildEnvironment(vault, workspace, attached, policy, now, revision),
-      attachmentEpoch,
-      policyHash: hash,
-    });
+  const environment = () => {
+    const made = buildEnvironment(vault, workspace, attached, policy, now, revision);
+    const complete = create(ProviderEnvironmentSchema, { ...made, attachmentEpoch, policyHash: hash });
+    return redactSecrets(ProviderEnvironmentSchema, complete);
+  };
   return { config, providerRevision: revision, workspace, providers, settingsRevision, environment };
 }
 

@@ -2,6 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { unauthenticated, unavailable } from "@openshell/api/errors.ts";
 import {
   type AttachSandbox,
+  AttachSandboxSchema,
   DetachSandboxSchema,
   type Failure,
   type HeldSandbox,
@@ -19,6 +20,7 @@ import { toDuration, toTimestamp } from "@openshell/api/times.ts";
 import { type Clock, LogField } from "@openshell/base";
 import { BoundedQueue } from "@openshell/base/queue.ts";
 import type { Logger } from "pino";
+import { redactSecrets } from "../delivery/redaction.ts";
 import type { HostLauncher } from "../hosts/types.ts";
 import type { HostRecord } from "../store/types.ts";
 import { failure, SessionRefused } from "./failure.ts";
@@ -238,7 +240,8 @@ export class HostRegistry {
   #sendAttach(connection: BoundedQueue<HostDownlink>, assignment: Assignment): void {
     const { sandboxId, generation, hostId } = assignment;
     const issued = this.#deps.tokens.assign(sandboxId, generation, hostId);
-    this.#send(connection, { case: "attach", value: assignment.attach(tokenMessage(issued, this.#deps.clock)) });
+    const attach = assignment.attach(tokenMessage(issued, this.#deps.clock));
+    this.#send(connection, { case: "attach", value: redactSecrets(AttachSandboxSchema, attach) });
   }
 
   #send(connection: BoundedQueue<HostDownlink>, message: HostDownlink["message"]): void {
@@ -258,7 +261,8 @@ export class HostRegistry {
 function tokenMessage({ token, claims }: IssuedToken, clock: Clock): SandboxToken {
   const { sandboxId, epoch, expiresMs } = claims;
   const expirationTime = toTimestamp(clock.now() + expiresMs - clock.monotonic());
-  return create(SandboxTokenSchema, { sandboxId, token, epoch, expirationTime });
+  const message = create(SandboxTokenSchema, { sandboxId, token, epoch, expirationTime });
+  return redactSecrets(SandboxTokenSchema, message);
 }
 
 function checkHello(first: HostUplink, host: HostRecord): Failure | undefined {

@@ -74,6 +74,8 @@ export class Harness implements AsyncDisposable {
   readonly badErrors = new Set<string>();
   store!: Store;
   services!: GatewayServices;
+  /** What the current gateway was made with. */
+  deps!: GatewayDeps;
   client!: Client<typeof OpenShell>;
   host: FakeHost | undefined;
   caller: Caller = admin;
@@ -132,7 +134,7 @@ export class Harness implements AsyncDisposable {
       paths: { name: "test", config: this.#folder, state: this.#folder, runtime: this.#folder, logs: this.#folder },
       build: { version: "0.1.0", build: "test" },
       clock: this.#clock,
-      log: pino({ level: "debug" }, { write: (line: string) => void this.logLines.push(line) }),
+      log: pino({ level: "trace" }, { write: (line: string) => void this.logLines.push(line) }),
       store: this.store,
       vault: createVault(this.#keys),
       keys: { requestIds: mac("requests"), pageTokens: mac("pages") },
@@ -142,6 +144,7 @@ export class Harness implements AsyncDisposable {
       stopping: this.#stopping.signal,
       startWaitMs: 0,
     };
+    this.deps = deps;
     this.services = assembleServices(deps, process.driver(this.driver), this.bootId);
     const identify: Interceptor = (next) => (request) => {
       request.contextValues.set(callerKey, this.caller);
