@@ -81,6 +81,8 @@ describe("findGuards", () => {
     const bare = { "/p/HEAD": "file", "/p/objects": "dir", "/p/refs": "dir", "/p/config": "file" };
     expect(guards(bare)).toEqual(["ro config", "ro hooks +folder"]);
     expect(findGuards("/p", memoryHost(bare), true).gitFolders).toEqual([""]);
+    const below = Object.fromEntries(Object.entries(bare).map(([path, kind]) => [path.replace("/p", "/p/x"), kind]));
+    expect(guards(below)).toEqual(["rw x", "ro x/config", "ro x/hooks +folder"]);
     const redirected = memoryHost({ "/p/.git/commondir": "file", "/p/.git/hooks": "dir", "/p/.git/config": "file" });
     expect(findGuards("/p", redirected, true).gitFolders).toEqual([]);
   });

@@ -3,7 +3,14 @@ import { escapeUntrusted } from "@openshell/base";
 import { DriverError } from "../../driver.ts";
 import type { HostEntry, HostFiles } from "../host-files.ts";
 import { isWithin } from "../root-view.ts";
-import { MODULE_DEPTH, SKIPPED_FOLDERS, START_UP_FILES, startUpFile, startUpFilesBelow } from "./start-up-files.ts";
+import {
+  isGitFolder,
+  MODULE_DEPTH,
+  SKIPPED_FOLDERS,
+  START_UP_FILES,
+  startUpFile,
+  startUpFilesBelow,
+} from "./start-up-files.ts";
 
 /** Folders of one volume that are looked into when a sandbox starts: some 20 ms. What lies deeper is reported only. */
 export const MAX_FOLDERS = 1_000;
@@ -59,12 +66,16 @@ class Search {
       if (folder === undefined) break;
       const entries = this.#entries(folder);
       if (folder === "") this.#top(entries);
+      if (isGitFolder((name) => entries.find((entry) => entry.name === name)?.kind)) {
+        this.#gitFolder(folder, folder);
+        continue;
+      }
       for (const entry of entries) if (this.#look(folder, entry)) pending.push(join(folder, entry.name));
     }
     return { guards: [...this.#guards.values()], gitFolders: this.#gitFolders, sockets: this.#sockets };
   }
 
-  /** What is missing at the top, and a volume that is itself a git folder. */
+  /** What is missing at the top. */
   #top(entries: readonly HostEntry[]): void {
     const kind = new Map(entries.map((entry) => [entry.name, entry.kind]));
     const isRepository = kind.has(".git");
@@ -72,9 +83,6 @@ class Search {
     for (const { name, hold } of START_UP_FILES) {
       const wanted = (hold === "repository" && isRepository) || (hold === "home" && isHome);
       if (wanted && !kind.has(name)) this.#add({ path: name, readOnly: true, hold: "folder" });
-    }
-    if (kind.get("HEAD") === "file" && kind.get("objects") === "directory" && kind.get("refs") === "directory") {
-      this.#gitFolder("", ".");
     }
     // A part of somebody's repository is no place for another one: git would take that one instead.
     if (!isRepository && this.#insideRepository()) this.#add({ path: ".git", readOnly: true, hold: "folder" });

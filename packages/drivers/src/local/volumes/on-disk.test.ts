@@ -133,12 +133,18 @@ describe("findPlanted", () => {
     write("src/other.c");
     write("node_modules/x/.npmrc");
     write("deep/.bashrc");
+    write(".hg/hgrc");
+    write("deep/.Envrc");
+    for (const part of ["HEAD", "config", "objects/x", "refs/x"]) write(`deep/bare/${part}`);
     expect(await found(at)).toEqual(
       [
         ".claude/settings.json",
         ".envrc",
+        ".hg/hgrc",
         ".git/commondir",
         ".git/modules/libs/a/config",
+        "deep/.Envrc",
+        "deep/bare/config",
         "sub/.git/config",
         "sub/.git/hooks/post-commit",
         "sub/.npmrc",

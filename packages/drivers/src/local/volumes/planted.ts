@@ -1,7 +1,14 @@
 import { lstat, readdir } from "node:fs/promises";
 import type { PlantedFiles } from "../../driver.ts";
 import { isWithin } from "../root-view.ts";
-import { GIT_FILES, MODULE_DEPTH, SKIPPED_FOLDERS, startUpFile, startUpFilesBelow } from "./start-up-files.ts";
+import {
+  GIT_FILES,
+  isGitFolder,
+  MODULE_DEPTH,
+  SKIPPED_FOLDERS,
+  startUpFile,
+  startUpFilesBelow,
+} from "./start-up-files.ts";
 
 /** Bounds of one look through the volumes of one sandbox. */
 export const PlantedLimit = {
@@ -76,13 +83,24 @@ class Search {
         return;
       }
       const isTop = folder === top;
-      for (const entry of await entriesOf(folder)) {
+      const entries = await entriesOf(folder);
+      const kindOf = (wanted: string): string | undefined => {
+        const entry = entries.find(({ name }) => name === wanted);
+        return entry === undefined ? undefined : entry.isDirectory() ? "directory" : "file";
+      };
+      if (isGitFolder(kindOf)) {
+        await this.#git(folder, true);
+        continue;
+      }
+      for (const entry of entries) {
         const path = `${folder}/${entry.name}`;
-        const listed = startUpFile(entry.name, isTop);
-        if (entry.name === ".git") await this.#git(path, entry.isDirectory());
+        // File systems that fold cases (vfat, ntfs) give programs what they ask for by another name.
+        const name = entry.name.toLowerCase();
+        const listed = startUpFile(name, isTop);
+        if (name === ".git") await this.#git(path, entry.isDirectory());
         else if (listed !== undefined) await this.#whole(path, listed.reason);
         else {
-          for (const below of startUpFilesBelow(entry.name, isTop))
+          for (const below of startUpFilesBelow(name, isTop))
             await this.#whole(`${folder}/${below.name}`, below.reason);
           if (entry.isDirectory() && !SKIPPED_FOLDERS.has(entry.name)) pending.push(path);
         }

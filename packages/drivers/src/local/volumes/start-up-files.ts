@@ -82,6 +82,8 @@ export const START_UP_FILES: readonly StartUpFile[] = [
   { name: ".dir-locals.el", reason: "an editor evaluates it when a file of the folder is opened" },
   { name: ".gdbinit", reason: "a debugger runs it when it starts in the folder" },
   { name: ".lldbinit", reason: "a debugger runs it when it starts in the folder" },
+  { name: ".hg/hgrc", reason: "mercurial runs the hooks and extensions that it names" },
+  { name: ".jj/repo/config.toml", reason: "jujutsu runs the programs that it names" },
   { name: ".npmrc", reason: "npm takes its registry and the shell of its scripts from it" },
   { name: ".yarnrc", reason: "yarn runs the program that yarn-path names, at every command" },
   { name: ".yarnrc.yml", reason: "yarn runs the program that yarnPath names, at every command" },
@@ -96,6 +98,11 @@ export const START_UP_FILES: readonly StartUpFile[] = [
   { name: ".gemini/settings.json", reason: "coding agents outside start the servers that it names" },
   { name: "opencode.json", reason: "coding agents outside start the servers that it names" },
 ];
+
+/** Whether a folder with these entries is a git folder: git takes one for a repository wherever it finds it, also without `.git`. */
+export function isGitFolder(kindOf: (name: string) => string | undefined): boolean {
+  return kindOf("HEAD") === "file" && kindOf("objects") === "directory" && kindOf("refs") === "directory";
+}
 
 /** What of a git folder decides which programs git runs. */
 export const GIT_FILES: readonly { readonly name: string; readonly reason: string }[] = [
