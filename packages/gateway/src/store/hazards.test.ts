@@ -24,7 +24,8 @@ afterEach(() => rmSync(folder, { recursive: true }));
 const moduleUrl = (name: string) => JSON.stringify(new URL(name, import.meta.url).href);
 
 /** Runs a module of a few lines in a process of its own. */
-const child = (source: string) => spawn(process.execPath, ["--input-type=module", "-e", source]);
+const child = (source: string, prepare = "") =>
+  spawn("/bin/sh", ["-c", `${prepare} exec "$@"`, "sh", process.execPath, "--input-type=module", "-e", source]);
 
 describe("the store's hazards", () => {
   it("loses nothing acknowledged and keeps no half of a write when it is killed while writing", async () => {
@@ -196,6 +197,36 @@ describe("WriterCore", () => {
     ]);
     expect(count(core)).toBe(2);
     core.close();
+  });
+
+  it("refused writes for want of a descriptor for a savepoint's journal", async () => {
+    const writer = child(
+      `
+      import { openSync } from "node:fs";
+      import { prepareDatabase } from ${moduleUrl("./sqlite.ts")};
+      import { WriterCore } from ${moduleUrl("./writer-core.ts")};
+      const path = ${JSON.stringify(path)};
+      prepareDatabase(path);
+      const core = new WriterCore(path);
+      const statement = (sql) => ({ sql, parameters: [], subject: "" });
+      core.run([[statement("create table t (id integer primary key, text text)")]]);
+      const rows = "with recursive n(i) as (select 1 union all select i + 1 from n where i < 2000)";
+      core.run([[statement(rows + " insert into t select i, hex(zeroblob(500)) from n")]]);
+      try {
+        for (;;) openSync("/dev/null");
+      } catch (error) {
+        console.log(error.code);
+      }
+      const [outcome] = core.run([[statement("update t set text = text || 'x'")]]);
+      console.log(outcome.ok ? "stored" : outcome.detail);
+    `,
+      "ulimit -n 64 &&",
+    );
+    let output = "";
+    writer.stdout.on("data", (chunk) => (output += chunk));
+    writer.stderr.on("data", (chunk) => (output += chunk));
+    await once(writer, "close");
+    expect(output).toBe("EMFILE\nstored\n");
   });
 
   it("says no to a write that finds the disk full, and works again when there is room", () => {

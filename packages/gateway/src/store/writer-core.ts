@@ -37,7 +37,9 @@ export class WriterCore {
     this.#commits = commits;
     this.#database = new DatabaseSync(path, { timeout: busyTimeoutMs });
     this.#database.exec(
-      `pragma journal_mode = wal; pragma synchronous = full; pragma wal_autocheckpoint = ${CHECKPOINT_PAGES}`,
+      `pragma journal_mode = wal; pragma synchronous = full; pragma wal_autocheckpoint = ${CHECKPOINT_PAGES};` +
+        // A savepoint's journal is a temporary file otherwise: a process without descriptors could store nothing.
+        " pragma temp_store = memory",
     );
   }
 
