@@ -60,7 +60,7 @@ export function watchHandlers(deps: ApiDeps): Pick<OpenShellImpl, "watchSandbox"
           }
           const notice = next.value;
           if (notice.kind === "gone") return;
-          if (notice.kind === "missed") yield warning(notice.count);
+          if (notice.kind === "missed") yield warning(notice.count, cursorOf(feed, notice.after));
           else if (notice.kind === "changed") {
             const now = await deps.store.sandboxes.byId(record.id);
             if (now === undefined) return;
@@ -127,20 +127,25 @@ function wanted(kept: FeedItem, filter: LogFilter): boolean {
   return filter.sinceMs === undefined || ms >= filter.sinceMs;
 }
 
-/** Fixed width, so that cursors of one stream compare bytewise as their positions do. */
 function item(feed: SandboxFeed, kept: FeedItem): SandboxStreamEvent {
-  const cursor = `${feed.space}-${String(kept.sequence).padStart(16, "0")}`;
+  const cursor = cursorOf(feed, kept.sequence);
   return kept.kind === "log"
     ? create(SandboxStreamEventSchema, { payload: { case: "log", value: kept.line }, cursor })
     : create(SandboxStreamEventSchema, { payload: { case: "event", value: kept.event }, cursor });
+}
+
+/** Fixed width, so that cursors of one stream compare bytewise as their positions do. */
+function cursorOf(feed: SandboxFeed, sequence: number): string {
+  return `${feed.space}-${String(sequence).padStart(16, "0")}`;
 }
 
 function snapshot(record: Parameters<typeof sandboxMessage>[0]): SandboxStreamEvent {
   return create(SandboxStreamEventSchema, { payload: { case: "sandbox", value: sandboxMessage(record) } });
 }
 
-function warning(count: number): SandboxStreamEvent {
-  const message = `${count} events were skipped because the stream was not read fast enough`;
+/** Comes where the gap is: `cursor` is the greatest that this stream has had by then. */
+function warning(count: number, cursor: string): SandboxStreamEvent {
+  const message = `${count} events were skipped because the stream was not read fast enough; watch again with resume_after_cursor ${cursor} for those that are still held`;
   return create(SandboxStreamEventSchema, { payload: { case: "warning", value: { message } } });
 }
 

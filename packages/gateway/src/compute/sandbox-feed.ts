@@ -19,16 +19,22 @@ export type FeedItem =
   | { readonly kind: "log"; readonly sequence: number; readonly line: SandboxLogLine }
   | { readonly kind: "event"; readonly sequence: number; readonly event: PlatformEvent };
 
-/** What a watcher receives live. `missed` counts items that it was too slow for. */
+/**
+ * What a watcher receives live. `missed` counts items that it was too slow for, and comes in their place: right after the
+ * last one before them, whose sequence is `after`.
+ */
 export type FeedNotice =
   | FeedItem
   | { readonly kind: "changed" }
   | { readonly kind: "gone" }
-  | { readonly kind: "missed"; readonly count: number };
+  | { readonly kind: "missed"; readonly count: number; readonly after: number };
 
 interface Watcher {
   readonly queue: BoundedQueue<FeedNotice>;
   missed: number;
+  /** The newest item that was queued, and the one after which the first was missed. */
+  newest: number;
+  gapAfter: number;
   changePending: boolean;
 }
 
@@ -140,7 +146,9 @@ export class SandboxFeed {
   /** Live notices from now on. Undefined when too many watch already. Leaving the iteration ends the watch. */
   watch(signal: AbortSignal): AsyncIterable<FeedNotice> | undefined {
     if (this.#watchers.size >= MAX_WATCHERS) return undefined;
-    const watcher: Watcher = { queue: new BoundedQueue(WATCH_QUEUE), missed: 0, changePending: false };
+    const newest = this.#sequence;
+    const queue = new BoundedQueue<FeedNotice>(WATCH_QUEUE);
+    const watcher: Watcher = { queue, missed: 0, newest, gapAfter: newest, changePending: false };
     this.#watchers.add(watcher);
     const onAbort = (): void => watcher.queue.close();
     if (signal.aborted) onAbort();
@@ -151,10 +159,11 @@ export class SandboxFeed {
         for await (const notice of watcher.queue) {
           if (notice.kind === "changed") watcher.changePending = false;
           yield notice;
-          if (watcher.missed > 0) {
-            const count = watcher.missed;
+          const reached = "sequence" in notice && notice.sequence >= watcher.gapAfter;
+          if (watcher.missed > 0 && reached) {
+            const { missed: count, gapAfter: after } = watcher;
             watcher.missed = 0;
-            yield { kind: "missed", count } as const;
+            yield { kind: "missed", count, after } as const;
           }
         }
       } finally {
@@ -182,7 +191,14 @@ export class SandboxFeed {
   }
 
   #publish(item: FeedItem): void {
-    for (const watcher of this.#watchers) if (!watcher.queue.offer(item)) watcher.missed += 1;
+    for (const watcher of this.#watchers) {
+      if (watcher.queue.offer(item)) {
+        watcher.newest = item.sequence;
+        continue;
+      }
+      if (watcher.missed === 0) watcher.gapAfter = watcher.newest;
+      watcher.missed += 1;
+    }
   }
 }
 
