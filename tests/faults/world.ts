@@ -1,8 +1,8 @@
 import { spawnSync } from "node:child_process";
 import { randomBytes, randomUUID } from "node:crypto";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import net from "node:net";
-import { join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { type Client, Code, ConnectError, createClient } from "@connectrpc/connect";
 import { OpenShell, type Sandbox, SandboxPhase } from "@openshell/api";
@@ -73,6 +73,7 @@ export class World implements AsyncDisposable {
   readonly trace: string[] = [];
   readonly #startedAt = performance.now();
   readonly #transports: LaneTransport[] = [];
+  readonly #programs: string;
   #reviving: Promise<void> | undefined;
   #mounted = false;
   revivals = 0;
@@ -85,8 +86,11 @@ export class World implements AsyncDisposable {
     this.user = TestOpenShell.create(internet, {
       gateway: { extra: `[openshell.supervisor]\nplacement = "${schedule.placement}"\n` },
       command: cli,
-      env: { OPENSHELL_DIST: programs, OPENSHELL_NO_UPDATE_CHECK: "1" },
     });
+    // Below the home: by their paths the programs' processes are known to be this run's, whoever their parent is.
+    this.#programs = this.user.home.path("build", basename(programs));
+    mkdirSync(dirname(this.#programs), { mode: 0o711 });
+    symlinkSync(programs, this.#programs);
     const name = "openshell";
     this.runtime = join(this.user.home.runtime, "openshell", name);
     this.state = join(this.user.home.state, "openshell", name);
@@ -111,7 +115,7 @@ export class World implements AsyncDisposable {
       this.#mounted = true;
     }
     for (const part of ["gateway", "host"] as const) this.setClock(part, 0);
-    await this.user.ok(["gateway", "start"], { timeoutMs: 30_000, env: this.#clockEnv() });
+    await this.user.ok(["gateway", "start"], { timeoutMs: 30_000, env: this.#variables() });
     const api = this.client();
     for (const [name, serial] of this.model.serials) {
       const credentials = { [keyOf(name)]: secretOf(this.salt, name, serial) };
@@ -120,8 +124,8 @@ export class World implements AsyncDisposable {
     }
   }
 
-  #clockEnv(): Record<string, string> {
-    return { OPENSHELL_TEST_CLOCK: this.user.home.path("clock") };
+  #variables(): Record<string, string> {
+    return { OPENSHELL_DIST: this.#programs, OPENSHELL_TEST_CLOCK: this.user.home.path("clock") };
   }
 
   /** Moves the wall clock of one part's processes. Milliseconds. */
@@ -160,7 +164,7 @@ export class World implements AsyncDisposable {
       this.revivals++;
       const { exitCode, stderr } = await this.user.run(["sandbox", "list", "--names"], {
         timeoutMs: 30_000,
-        env: this.#clockEnv(),
+        env: this.#variables(),
       });
       const [first = ""] = stderr.split("\n").filter((line) => line.startsWith("error"));
       this.note(`a command line: exit ${exitCode} ${first}`);
@@ -299,7 +303,7 @@ export class World implements AsyncDisposable {
     let problem: Error | undefined;
     if (this.user.processes().length > 0) {
       const args = ["gateway", "stop", "--sandboxes", "stop"];
-      const { exitCode, stderr } = await this.user.run(args, { timeoutMs: 45_000, env: this.#clockEnv() });
+      const { exitCode, stderr } = await this.user.run(args, { timeoutMs: 45_000, env: this.#variables() });
       if (exitCode !== 0) problem = new Error(`openshell ${args.join(" ")}: exit ${exitCode}\n${stderr}`);
       const left = this.user.processes();
       if (left.length > 0) {

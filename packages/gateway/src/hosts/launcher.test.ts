@@ -273,6 +273,15 @@ describe("the host launcher", () => {
     expect(processes.running.size).toBe(0);
   });
 
+  it("gave sandboxes to a host whose folder could not be made, and which never started", async () => {
+    rmSync(join(folder, "h"), { recursive: true, force: true });
+    writeFileSync(join(folder, "h"), "");
+    await expect(launcher.ensure("w", "1")).rejects.toMatchObject({ code: "host_start_failed" });
+    rmSync(join(folder, "h"));
+    expect((await launcher.ensure("w", "1")).pid).toBeGreaterThan(0);
+    expect(processes.running.size).toBe(1);
+  });
+
   it("ends a host that never connects", async () => {
     const gone = new Promise((resolve) => launcher.subscribe({ onGone: resolve, onIdle: () => {} }));
     const host = await launcher.ensure("w", "1");

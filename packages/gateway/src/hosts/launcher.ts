@@ -200,7 +200,6 @@ class Launcher implements HostLauncher {
     // The hash is durable before the process exists: a gateway that dies in between still knows its host.
     await store.write(store.hosts.create({ ...fields, ...identity }));
     const held = this.#hold({ ...fields, ...identity, state: "starting", endedAt: undefined }, 0);
-    await ensureFolder(files.folder);
     const startLine = JSON.stringify({
       secret: secret.toString("hex"),
       hostId: id,
@@ -214,6 +213,7 @@ class Launcher implements HostLauncher {
     const request = { program, env, startLine, logFile: files.logFile };
     let started: ProcessIdentity | undefined;
     try {
+      await ensureFolder(files.folder);
       started = processes.start(request, () => void this.#gone(held));
     } catch (error) {
       log.error({ err: error }, "a supervisor host cannot be started");

@@ -20,7 +20,7 @@ import {
   type SupervisorDownlink,
   SupervisorHelloSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { type Clock, describeError, RuntimeError } from "@openshell/base";
+import { type Clock, describeError, RuntimeError, systemCode } from "@openshell/base";
 import type { Boundary, ExitStatus } from "@openshell/boundary";
 import type { ConfigurationController } from "../config/controller.ts";
 import type { ImageRoot } from "../config/image-root.ts";
@@ -334,6 +334,7 @@ export class Session {
 
   #sendEnded(error: unknown): void {
     const known = error instanceof RuntimeError;
+    const unknown = SHORTAGES.has(systemCode(error)) ? "start_interrupted" : "start_failed";
     // The session goes with this message; what was said before it is said.
     this.#deps.pusher.flush();
     this.#uplink.send({
@@ -341,7 +342,7 @@ export class Session {
       value: create(SandboxEndedSchema, {
         isolation: this.#isolation(),
         reason: create(FailureSchema, {
-          code: known ? error.code : "start_failed",
+          code: known ? error.code : unknown,
           message: known ? error.message : "starting the main process failed",
           next: known ? error.next : "See the supervisor's log",
         }),
@@ -350,6 +351,9 @@ export class Session {
     if (!known) this.#deps.log.error(`starting the main process failed: ${describeError(error)}`);
   }
 }
+
+/** The machine, or this process, is short of something for the moment: what was to be started is not the reason. */
+const SHORTAGES: ReadonlySet<string | undefined> = new Set(["EMFILE", "ENFILE", "ENOMEM", "EAGAIN", "ENOSPC"]);
 
 function mainExit(status: ExitStatus, nowMs: number): MainProcessExit {
   return create(MainProcessExitSchema, {
