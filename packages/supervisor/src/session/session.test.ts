@@ -131,7 +131,7 @@ describe("supervisor session", () => {
       boundary,
       workload,
       configuration,
-      root: new ImageRoot(""),
+      root: new ImageRoot("", layout),
       readiness,
     });
     end = supervisor.run();
@@ -250,6 +250,13 @@ describe("supervisor session", () => {
     ]);
     expect(boundary.state).toBe("confirmed");
     expect(findings).toEqual(["openshell.isolation.below_minimum"]);
+  });
+  it("called a start failed for good for which the host had no descriptors", async () => {
+    boundary.confirm = () =>
+      Promise.reject(Object.assign(new Error("listen EMFILE: too many open files"), { code: "EMFILE" }));
+    const session = await accept();
+    await session.expect("bootstrapResult");
+    expect((await session.expect("ended")).reason).toMatchObject({ code: "start_interrupted" });
   });
   it("starts nothing when a canary gets through a layer that claims to hold", async () => {
     boundary.confirmedLayers = [{ name: "no_new_privs", enforced: true, detail: "" }];
