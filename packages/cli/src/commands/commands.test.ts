@@ -244,6 +244,14 @@ test("policy set: unchanged, stored, and the statuses of --wait", async () => {
   expect(await set("--wait")).toMatchObject({ code: 1, stderr: expect.stringContaining("rejected: no good") });
   status = "PENDING";
   expect(await set("--wait", "--timeout", "1")).toMatchObject({ code: 124 });
+  const told = () =>
+    gateway.calls.findLast(({ method }) => method === "UpdateConfig")?.headers["openshell-config-wait"];
+  expect(told()).toBe("1");
+  expect((await set("--no-wait")).code).toBe(0);
+  expect(told()).toBe("0");
+  await set();
+  expect(told()).toBeUndefined();
+  expect(await set("--no-wait", "--wait")).toMatchObject({ code: 2 });
 });
 
 test("policy set: sections that apply at start-up stay as they are where the file has none", async () => {

@@ -2,7 +2,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { usageError } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
-import { policyStored, WAIT_ABOUT, WAIT_FLAGS, waitSeconds } from "../model/policy-wait.ts";
+import { policyStored, WAIT_ABOUT, WAIT_FLAGS, waitMetadata, waitSeconds } from "../model/policy-wait.ts";
 import { object } from "../model/sandbox.ts";
 import { policyMessage, readPolicyFile } from "../policy/file.ts";
 import type { Json } from "../transport/unary.ts";
@@ -30,7 +30,11 @@ export async function run(context: Context, args: Args): Promise<number> {
   const scope = { workspaceScope: context.scope };
   const before = await context.call("GetSandboxConfig", { ...scope, name: sandbox });
   const { message, kept } = withStartSections(policyMessage(policy), object(before["policy"]));
-  const answer = await context.call("UpdateConfig", { ...scope, sandbox, policy: message });
+  const answer = await context.call(
+    "UpdateConfig",
+    { ...scope, sandbox, policy: message },
+    waitMetadata(context, seconds),
+  );
   const note = kept.length > 0 ? `kept as they were: ${kept.join(", ")}` : undefined;
   return policyStored(context, sandbox, before, answer, seconds, note);
 }

@@ -2,7 +2,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT, toCliError } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
-import { policyStored, WAIT_ABOUT, WAIT_FLAGS, waitSeconds } from "../model/policy-wait.ts";
+import { policyStored, WAIT_ABOUT, WAIT_FLAGS, waitMetadata, waitSeconds } from "../model/policy-wait.ts";
 import { object } from "../model/sandbox.ts";
 import { type Operation, operationsOf } from "../policy/operations.ts";
 
@@ -35,7 +35,7 @@ export const spec: CommandSpec = {
     { long: "binary", value: "PATH", many: true, conflicts: ["any-binary"], help: "executable that may use it" },
     { long: "any-binary", help: "any program may use it" },
     { long: "endpoint-path", value: "PATH", mayBeEmpty: true, help: 'path of the endpoint; "" for the one without' },
-    { long: "dry-run", conflicts: ["wait"], help: "print the policy that would result, and change nothing" },
+    { long: "dry-run", conflicts: ["wait", "no-wait"], help: "print the policy that would result, and change nothing" },
     ...WAIT_FLAGS,
   ],
   about: [
@@ -66,7 +66,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   }
   const before = await context.call("GetSandboxConfig", { workspaceScope: context.scope, name: sandbox });
   const request = { ...scope, mergeOperations: operations.map(({ message }) => message) };
-  const answer = await context.call("UpdateConfig", request).catch((error: unknown) => {
+  const answer = await context.call("UpdateConfig", request, waitMetadata(context, seconds)).catch((error: unknown) => {
     throw named(error, operations);
   });
   return policyStored(context, sandbox, before, answer, seconds);

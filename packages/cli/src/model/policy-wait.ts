@@ -12,6 +12,11 @@ const LONGEST_WAIT_SECONDS = 3600;
 /** Options of commands that change a policy. */
 export const WAIT_FLAGS = [
   { long: "wait", help: "return when the sandbox has taken it up" },
+  {
+    long: "no-wait",
+    conflicts: ["wait", "timeout"],
+    help: "return when it is stored (default: up to 5 s for a running sandbox)",
+  },
   { long: "timeout", value: "SECONDS", help: `limit of --wait (default: ${DEFAULT_WAIT_SECONDS})` },
 ] as const;
 
@@ -21,6 +26,16 @@ export const WAIT_ABOUT =
 /** The limit of `--wait`; throws usage errors, so it is asked for before anything is changed. */
 export function waitSeconds(context: Context): number {
   return wholeNumber(context.args.value("timeout"), "timeout", 1, LONGEST_WAIT_SECONDS) ?? DEFAULT_WAIT_SECONDS;
+}
+
+/** Longest wait that the gateway takes upon itself; beyond it the command asks. */
+const GATEWAY_WAIT_SECONDS = 20;
+
+/** What tells the gateway how long `UpdateConfig` may wait for the sandbox. */
+export function waitMetadata(context: Context, seconds: number): { readonly metadata?: Record<string, string> } {
+  if (context.args.has("no-wait")) return { metadata: { "openshell-config-wait": "0" } };
+  if (!context.args.has("wait")) return {};
+  return { metadata: { "openshell-config-wait": String(Math.min(seconds, GATEWAY_WAIT_SECONDS)) } };
 }
 
 /** Says what `UpdateConfig` did, and waits for the sandbox where that was asked for. Gives the exit status. */

@@ -10,6 +10,8 @@ export type Json = Readonly<Record<string, unknown>>;
 export interface CallOptions {
   readonly signal?: AbortSignal;
   readonly timeoutMs?: number;
+  /** Metadata of the request beside those of the protocol. */
+  readonly metadata?: Readonly<Record<string, string>>;
   /** Called once the request is on its way: what happens then costs the answer no time. */
   readonly onSent?: () => void;
 }
@@ -30,6 +32,7 @@ export async function callUnary(
   const timeoutMs = options.timeoutMs ?? CALL_TIMEOUT_MS;
   const body = JSON.stringify(message);
   const request = openRequest(endpoint, method, {
+    ...options.metadata,
     "content-type": "application/json",
     "content-length": Buffer.byteLength(body),
     "connect-protocol-version": "1",
