@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import { RuntimeError } from "./errors.ts";
+import { escapeUntrusted } from "./escape.ts";
 
 /** Where one gateway keeps its files. All folders end in the gateway's name (docs/architecture/overview.md). */
 export interface GatewayPaths {
@@ -37,6 +38,11 @@ function xdgFolder(where: PathEnvironment, name: XdgVariable): string | undefine
   return folder?.startsWith("/") ? folder : undefined;
 }
 
+/** A DNS label (RFC 1123) in lower case: it becomes part of paths and of host names. */
+export function isGatewayName(name: string): boolean {
+  return /^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name);
+}
+
 /**
  * The folders of the gateway called `name`.
  *
@@ -44,8 +50,8 @@ function xdgFolder(where: PathEnvironment, name: XdgVariable): string | undefine
  * folder under state). XDG variables set for uid 0 are honoured, so that tests and nested set-ups stay apart.
  */
 export function gatewayPaths(name: string, where: PathEnvironment): GatewayPaths {
-  if (!/^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$/.test(name)) {
-    throw new RuntimeError("invalid_gateway_name", `gateway name ${JSON.stringify(name)} is not a DNS label`, {
+  if (!isGatewayName(name)) {
+    throw new RuntimeError("invalid_gateway_name", `gateway name "${escapeUntrusted(name, 100)}" is not a DNS label`, {
       next: "Use lower-case letters, digits and hyphens, at most 63",
     });
   }

@@ -3,12 +3,27 @@ import { DriverError } from "../driver.ts";
 import { FIRST_BLOCK_ID, ID_BLOCKS } from "./identity.ts";
 import { ImageLimit } from "./image/limits.ts";
 
+/** Linux's PATH_MAX without its NUL. Bytes. */
+const MAX_PATH_BYTES = 4_095;
+
+/** A folder or file of this machine, as a configuration may name it. */
+export const absolutePath = z
+  .string()
+  .refine(
+    (text) =>
+      text.startsWith("/") &&
+      !text.split("/").includes("..") &&
+      !text.includes("\0") &&
+      Buffer.byteLength(text) <= MAX_PATH_BYTES,
+    { error: "must be an absolute path without .." },
+  );
+
 /** `[local]` of gateway.toml. Every value has a default; unknown keys are refused. */
 export const localDriverTable = z.strictObject({
   /** Folders that any caller may mount volumes from. */
-  volume_roots: z.array(z.string().startsWith("/")).default([]),
+  volume_roots: z.array(absolutePath).max(64).default([]),
   /** Folders below which any caller may name root file systems and archives of them; all of their files can be read inside. */
-  image_roots: z.array(z.string().startsWith("/")).default([]),
+  image_roots: z.array(absolutePath).max(64).default([]),
   /** An unpacked image that no sandbox uses is kept for so long, seconds; 0 removes it with its last sandbox. */
   image_keep_seconds: z.int().min(0).max(31_536_000).default(3_600),
   /** Bytes of an archive of a root file system, and of what it unpacks to. */
@@ -49,11 +64,19 @@ export function parseLocalDriverConfig(table: unknown): LocalDriverConfig {
       next: `Known keys: ${Object.keys(localDriverTable.shape).join(", ")}`,
     });
   }
-  const { id_range_start: start, id_range_blocks: blocks } = result.data;
-  if (start + blocks * 65_536 > 0xffff_ffff) {
-    throw new DriverError("invalid_driver_config", "[local] id_range_blocks: the range ends beyond the last id", {
+  const problem = idRangeProblem(result.data);
+  if (problem !== undefined) {
+    throw new DriverError("invalid_driver_config", `[local] id_range_blocks: ${problem}`, {
       next: "Lower id_range_start or id_range_blocks",
     });
   }
   return result.data;
+}
+
+/** What is wrong with the two values together. */
+export function idRangeProblem(
+  table: Pick<LocalDriverConfig, "id_range_start" | "id_range_blocks">,
+): string | undefined {
+  const last = table.id_range_start + table.id_range_blocks * 65_536;
+  return last > 0xffff_ffff ? "the range ends beyond the last id" : undefined;
 }

@@ -12,6 +12,12 @@ export function parseAddress(text: string): Address | undefined {
   return { host, port };
 }
 
+/** What a certificate can be made out for: an IP address, or a host name, its first label perhaps `*` (RFC 6125, 6.4.3). */
+export function isSubjectName(text: string): boolean {
+  if (isIP(text) !== 0) return true;
+  return text.length <= 253 && /^(?:\*\.)?(?:[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(?:\.|$))+$/.test(text);
+}
+
 /** 127.0.0.0/8 and ::1. */
 export function isLoopback(host: string): boolean {
   return host === "::1" || (isIP(host) === 4 && host.startsWith("127."));

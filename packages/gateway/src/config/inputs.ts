@@ -1,8 +1,8 @@
 import { isIP } from "node:net";
-import { parseAddress } from "./address.ts";
+import { isSubjectName, parseAddress } from "./address.ts";
 import type { Address } from "./config.ts";
 import { formatAddress } from "./config.ts";
-import { configError, nearest } from "./errors.ts";
+import { configError, nearest, quoted } from "./errors.ts";
 import type { GatewaySection } from "./schema.ts";
 
 /** One option of `serve`, its environment variable and what it means in the file. */
@@ -109,6 +109,10 @@ export function toSection(values: Values, source: "flag" | "environment", base: 
   const driver = values.get("--compute-driver")?.at(-1);
   if (driver !== undefined) section.compute_driver = oneOf(nameOf("--compute-driver"), driver, ["local"]);
   const sans = values.get("--server-san");
+  const unusable = sans?.find((name) => !isSubjectName(name));
+  if (unusable !== undefined) {
+    throw configError(nameOf("--server-san"), `cannot be "${quoted(unusable)}"`, "Use a host name or an IP address");
+  }
   if (sans !== undefined) section.server_sans = [...sans];
   const tls = values.get("--disable-tls")?.at(-1);
   if (tls !== undefined) section.disable_tls = oneOf(nameOf("--disable-tls"), tls, ["true", "false"]) === "true";
@@ -117,7 +121,6 @@ export function toSection(values: Values, source: "flag" | "environment", base: 
 
 function oneOf<const Choice extends string>(name: string, text: string, choices: readonly Choice[]): Choice {
   const choice = choices.find((candidate) => candidate === text);
-  if (choice === undefined)
-    throw configError(name, `cannot be ${JSON.stringify(text)}`, `Use one of ${choices.join(", ")}`);
+  if (choice === undefined) throw configError(name, `cannot be "${quoted(text)}"`, `Use one of ${choices.join(", ")}`);
   return choice;
 }

@@ -74,17 +74,19 @@ function complete(name: string, section: GatewaySection, file: FileConfig | unde
       "Give each its own port",
     );
   }
+  const isIn = (key: keyof GatewaySection) => file?.openshell.gateway?.[key] !== undefined;
+  const tlsKey = isIn("disable_tls") ? `${path}: openshell.gateway.disable_tls` : "disable_tls";
   const disableTls = section.disable_tls ?? false;
   const allowUnauthenticatedUsers = section.auth?.allow_unauthenticated_users ?? false;
   if (disableTls && !allowUnauthenticatedUsers) {
     throw configError(
-      "disable_tls",
+      tlsKey,
       "leaves the TCP listener without any authentication",
       "Remove it, or also set [openshell.gateway.auth] allow_unauthenticated_users = true",
     );
   }
   if (disableTls && !isLoopback((bind ?? DEFAULT_BIND).host)) {
-    throw configError("disable_tls", "is possible on a loopback address only", "Bind to 127.0.0.1, or keep TLS");
+    throw configError(tlsKey, "is possible on a loopback address only", "Bind to 127.0.0.1, or keep TLS");
   }
   const network = file?.openshell.supervisor?.network;
   return {

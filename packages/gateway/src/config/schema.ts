@@ -1,7 +1,8 @@
+import { isGatewayName } from "@openshell/base/paths.ts";
 import { minimumProblem } from "@openshell/boundary/isolation-layers.ts";
-import { localDriverTable } from "@openshell/drivers/local/config.ts";
+import { absolutePath, idRangeProblem, localDriverTable } from "@openshell/drivers/local/config.ts";
 import { z } from "zod";
-import { parseAddress } from "./address.ts";
+import { isSubjectName, parseAddress } from "./address.ts";
 
 /**
  * `gateway.toml`, schema version 2: the keys that this build acts on. Every level is closed. Loaded only when there is
@@ -14,20 +15,21 @@ const address = z.string().refine((text) => parseAddress(text) !== undefined, {
 const resolver = z.string().refine((text) => (parseAddress(text)?.port ?? 0) > 0, {
   error: 'must be "IP:port", with brackets around IPv6',
 });
-const absolutePath = z.string().refine((text) => text.startsWith("/") && !text.split("/").includes(".."), {
-  error: "must be an absolute path without ..",
+const gatewayName = z.string().refine(isGatewayName, {
+  error: "must be a DNS label: lower-case letters, digits and hyphens, at most 63",
 });
+const subjectName = z.string().refine(isSubjectName, { error: "must be a host name or an IP address" });
 
 export const LOG_LEVELS = ["trace", "debug", "info", "warn", "error"] as const;
 
 const gateway = z.strictObject({
-  name: z.string(),
+  name: gatewayName,
   bind_address: address,
   health_bind_address: address,
   metrics_bind_address: address,
   log_level: z.enum(LOG_LEVELS),
   compute_driver: z.enum(["local"]),
-  server_sans: z.array(z.string().min(1).max(253)).max(64),
+  server_sans: z.array(subjectName).max(64),
   disable_tls: z.boolean(),
   policy_validation_failure_mode: z.enum(["fail_closed", "retain_last_valid"]),
   config_consistency_check_interval_seconds: z.number().int().min(1).max(3600),
@@ -50,7 +52,14 @@ export const fileSchema = z.strictObject({
       .partial()
       .optional(),
   }),
-  local: localDriverTable.extend({ volume_roots: z.array(absolutePath).max(64).default([]) }).optional(),
+  local: localDriverTable
+    .superRefine((table, context) => {
+      const problem = idRangeProblem(table);
+      if (problem !== undefined) {
+        context.addIssue({ code: "custom", path: ["id_range_blocks"], message: `is too large: ${problem}` });
+      }
+    })
+    .optional(),
 });
 
 export type FileConfig = z.infer<typeof fileSchema>;
