@@ -53,6 +53,13 @@ describe.skipIf(mode === "user")("an image with a policy", () => {
     const { revision } = await gateway.client.getSandboxPolicyStatus({ workspaceScope: SCOPE, sandbox: sandbox.name });
     expect(Object.keys(revision?.policy?.networkPolicies ?? {})).toEqual(["api"]);
     expect(revision?.policy?.filesystem?.readOnly).toEqual(expect.arrayContaining(["/usr", "/etc", "/proc"]));
+    // The author's own file with a change in it: what was added to it on the way is not missed.
+    const file = gateway.user.home.write("policy.yaml", POLICY.replace("access: read-only", "access: full"));
+    await gateway.user.ok(["policy", "set", sandbox.name, "--policy", file, "--wait"]);
+    expect((await sandbox.sh(`${ASK} -X POST`)).stdout).toBe("200");
+    await gateway.user.ok(["sandbox", "stop", sandbox.name]);
+    await gateway.user.ok(["sandbox", "start", sandbox.name]);
+    await sandbox.phase(SandboxPhase.READY);
     // Complete as it is: the next start has nothing to add.
     const version = (await sandbox.get()).status?.currentPolicyVersion;
     await gateway.user.ok(["sandbox", "stop", sandbox.name]);

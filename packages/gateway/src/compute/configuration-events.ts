@@ -87,6 +87,8 @@ export class ConfigurationEvents {
     const { store, clock } = this.#deps;
     if (prepared === undefined && candidate.source === "gateway") return;
     const policy = prepared === undefined ? candidate.policy : withoutGatewayMarks(prepared);
+    // What later changes are held against is the author's policy: paths that a start adds are no demand of theirs.
+    const baseline = withoutGatewayMarks(candidate.policy);
     const hash = policyHash(policy);
     if (hash === candidate.hash && candidate.source === "gateway") return;
     const record = await store.sandboxes.byId(identity.sandboxId);
@@ -100,7 +102,7 @@ export class ConfigurationEvents {
     }
     try {
       await store.modifySandbox(identity.sandboxId, (current) => ({
-        patch: current.spec.policy === undefined ? { spec: { ...current.spec, policy } } : {},
+        patch: current.spec.policy === undefined ? { spec: { ...current.spec, policy: baseline } } : {},
         also: [
           store.policies.append({
             scope: identity.sandboxId,

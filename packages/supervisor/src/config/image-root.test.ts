@@ -12,6 +12,8 @@ const NETWORK =
   "network_policies: { a: { endpoints: [{ host: a.example.com, port: 443 }], binaries: [{ path: /x }] } }";
 const POLICY = `version: 1\n${NETWORK}\n`;
 
+const IDS = { uid: 1000, gid: 1000 };
+
 function policyOf(text: string): SandboxPolicy {
   const parsed = parsePolicy(text);
   if (!parsed.ok) throw new Error(JSON.stringify(parsed.violations));
@@ -31,14 +33,14 @@ describe("an image root", () => {
     mkdirSync(folder);
   });
   afterEach(() => rmSync(outside, { recursive: true, force: true }));
-  const found = () => new ImageRoot(folder).policy;
+  const found = () => new ImageRoot(folder, IDS).policy;
 
   describe("offers its policy", () => {
     it("is missing where the image has none, and in a root of the host's system folders", () => {
       expect(found().case).toBe("missing");
       put("etc/openshell/other.yaml", "");
       expect(found().case).toBe("missing");
-      expect(new ImageRoot("").policy.case).toBe("missing");
+      expect(new ImageRoot("", IDS).policy.case).toBe("missing");
     });
     it.each(["etc/openshell/policy.yaml", "etc/navigator/policy.yaml"])("from %s", (path) => {
       put(path, POLICY);
@@ -50,7 +52,7 @@ describe("an image root", () => {
       expect(found()).toMatchObject({ case: "invalid", value: { code: "image_policy_invalid" } });
     });
     it("reads it once: what changes later does not count", () => {
-      const root = new ImageRoot(folder);
+      const root = new ImageRoot(folder, IDS);
       put("etc/openshell/policy.yaml", POLICY);
       expect(root.policy.case).toBe("policy");
       rmSync(join(folder, "etc"), { recursive: true });
@@ -92,14 +94,14 @@ describe("an image root", () => {
     put("usr/bin/python3.99", "");
     symlinkSync("python3.99", join(folder, "usr/bin/python3"));
     symlinkSync("usr/bin", join(folder, "bin"));
-    const root = new ImageRoot(folder);
+    const root = new ImageRoot(folder, IDS);
     expect(await root.realPath("/bin/python3")).toBe("/usr/bin/python3.99");
     await expect(root.realPath("/usr/bin/env")).rejects.toThrow();
-    expect(await new ImageRoot("").realPath("/usr/bin/env")).toMatch(/env|busybox|coreutils/);
+    expect(await new ImageRoot("", IDS).realPath("/usr/bin/env")).toMatch(/env|busybox|coreutils/);
   });
 
   describe("prepares the candidate", () => {
-    const prepare = (policy: SandboxPolicy | undefined, root = folder) => new ImageRoot(root).prepare(policy);
+    const prepare = (policy: SandboxPolicy | undefined, root = folder) => new ImageRoot(root, IDS).prepare(policy);
 
     it("adds what programs need, as far as the image has it", () => {
       for (const path of ["usr", "etc", "var/log"]) mkdirSync(join(folder, path), { recursive: true });
@@ -127,6 +129,21 @@ describe("an image root", () => {
       expect(prepare(complete).case).toBe("unchanged");
       expect(prepare(policyOf("version: 1")).case).toBe("unchanged");
       expect(prepare(policyOf(POLICY), "").case).toBe("unchanged");
+    });
+    it("refuses ids that the sandbox was not launched with: the image's policy came too late for them", () => {
+      const ids = (user: string, group = "") =>
+        prepare(policyOf(`version: 1\nprocess: { run_as_user: "${user}", run_as_group: "${group}" }\n`));
+      expect(ids("1000", "1000").case).toBe("unchanged");
+      expect(ids("sandbox", "sandbox").case).toBe("unchanged");
+      for (const [user, group, field] of [
+        ["1500", "1000", "run_as_user"],
+        ["1000", "1500", "run_as_group"],
+      ] as const) {
+        expect(ids(user, group)).toMatchObject({
+          case: "failure",
+          value: { code: "identity_refused", message: expect.stringContaining(field), retryable: false },
+        });
+      }
     });
     it("fails, in bounds, for what no policy can be made of, and says whether another attempt may help", () => {
       expect(prepare(undefined)).toMatchObject({

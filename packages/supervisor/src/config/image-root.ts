@@ -37,6 +37,12 @@ const NAMED_VIOLATIONS = 5;
 /** Mounted into every root, whatever the image has there. */
 const MOUNTED: readonly string[] = ["/proc", "/dev", "/tmp"];
 
+/** Ids that the agent was given when the sandbox was launched. */
+export interface LaunchedIdentity {
+  readonly uid: number;
+  readonly gid: number;
+}
+
 /**
  * What a start asks of the sandbox's root. It looks into the image, from outside: what the agent changed in the sandbox
  * counts as little as where links of the image point to on the host.
@@ -44,10 +50,12 @@ const MOUNTED: readonly string[] = ["/proc", "/dev", "/tmp"];
 export class ImageRoot {
   /** Host folder of the image; empty for a root of the host's system folders. */
   readonly #folder: string;
+  readonly #identity: LaunchedIdentity;
   #found: SupervisorHello["imagePolicy"] | undefined;
 
-  constructor(folder: string) {
+  constructor(folder: string, identity: LaunchedIdentity) {
     this.#folder = folder;
+    this.#identity = identity;
   }
 
   /** The policy in the image: none, one that cannot be used, or a complete one. Read once. */
@@ -68,6 +76,8 @@ export class ImageRoot {
       const next = "Correct the policy and set it again";
       return failed({ code: "invalid_policy", message: describe(parsed.violations), next });
     }
+    const identity = this.#identityProblem(candidate);
+    if (identity !== undefined) return failed(identity);
     const unchanged = { case: "unchanged", value: create(PolicyUnchangedSchema) } as const;
     if (this.#folder === "" || parsed.policy.networkPolicies.size === 0) return unchanged;
     if (lookUp(this.#folder, "/")?.stat.isDirectory() !== true) {
@@ -83,6 +93,20 @@ export class ImageRoot {
     policy.filesystem.readOnly.push(...readOnly);
     policy.filesystem.readWrite.push(...readWrite);
     return { case: "policy", value: policy };
+  }
+
+  /** A policy that is known only now, as one out of the image is, may ask for other ids than the sandbox was launched with. */
+  #identityProblem({ process }: SandboxPolicy): ConfigurationProblem | undefined {
+    const { uid, gid } = this.#identity;
+    for (const [field, wanted, given] of [
+      ["run_as_user", process?.runAsUser ?? "", uid],
+      ["run_as_group", process?.runAsGroup ?? "", gid],
+    ] as const) {
+      if (!/^[0-9]+$/.test(wanted) || Number(wanted) === given) continue;
+      const message = `process.${field} is ${wanted}, and the sandbox was launched with ${given}, before its policy was known`;
+      return { code: "identity_refused", message, next: "Give the policy when the sandbox is created" };
+    }
+    return undefined;
   }
 
   /** Where a path of the root leads, as far as the host's system or the image says; rejects when nowhere. */

@@ -124,7 +124,7 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
       clock,
     }),
   );
-  const root = new ImageRoot(layout.imageRoot);
+  const root = new ImageRoot(layout.imageRoot, layout);
   const readiness = new ReadinessTracker();
   const served = new ServedOnPublication(egress);
   const configuration = new ConfigurationController({
