@@ -26,7 +26,29 @@ export function validateEndpoint(context: EndpointContext): void {
   validateAllowedIps(context);
   if (context.endpoint.protocol === "tcp") validateTcp(context);
   else validateProtocol(context);
+  warnAuditOnly(context);
   validateSigning(context);
+}
+
+/** Whether requests that the endpoint's rules forbid are let through and only logged, without anybody having said so. */
+export function isAuditOnly(
+  endpoint: Pick<Endpoint, "protocol" | "access" | "enforcement" | "rules" | "denyRules">,
+): boolean {
+  const { protocol, access, enforcement, rules, denyRules } = endpoint;
+  const inspected = protocol !== "" && protocol !== "tcp";
+  const restricts = (access !== "" && access !== "full") || rules.length > 0 || denyRules.length > 0;
+  return inspected && restricts && enforcement === "";
+}
+
+function warnAuditOnly(context: EndpointContext): void {
+  if (!isAuditOnly(context.endpoint)) return;
+  warn(
+    context,
+    "",
+    "audit_only",
+    "requests that its rules forbid are let through and only logged",
+    "Write enforcement: enforce, or enforcement: audit where that is meant",
+  );
 }
 
 /** Adds a violation of the endpoint semantics; `key` is the field that a reader would change. */

@@ -187,9 +187,19 @@ describe("what goes together", () => {
     ["protocol: graphql, access: full, request_body_credential_rewrite: true", "ignored_key"],
     ["protocol: rest, access: full, graphql_max_body_bytes: 1", "ignored_key"],
     ["protocol: rest, access: full, credential_signing: sigv4, signing_service: s", "unsupported_signing"],
+    ["protocol: rest, access: read-only", "audit_only"],
+    ["protocol: rest, rules: [{allow: {method: GET, path: '/**'}}]", "audit_only"],
   ])("{%s} warns", (fields, code) => {
     expect(violations(rest(fields))).toEqual([]);
     expect(warnings(rest(fields))).toContain(code);
+  });
+
+  it.each([
+    "protocol: rest, access: full",
+    "protocol: rest, access: read-only, enforcement: enforce",
+    "protocol: rest, access: read-only, enforcement: audit",
+  ])("{%s} does what it says", (fields) => {
+    expect(warnings(rest(fields))).toEqual([]);
   });
 
   it("warns about binaries that match nothing", () => {

@@ -2,6 +2,10 @@ import type { Meaning } from "./meaning.ts";
 
 /** What can be wrong with a policy, or deserve a look: `openshell policy validate -o json` gives these codes with file, line and column. */
 export const POLICY_PROBLEMS = {
+  audit_only: [
+    "Requests that the endpoint's rules forbid are let through and only logged, since it has no enforcement.",
+    "Write enforcement: enforce, or enforcement: audit where that is meant",
+  ],
   blocked_destination: ["The endpoint is blocked whatever the policy says.", "Remove the endpoint"],
   credential_signing_with_body_rewrite: ["Signing and rewriting of bodies exclude each other.", "Keep one of them"],
   document_too_large: ["The document is larger than a policy may be.", "Split what does not belong in it"],

@@ -4,6 +4,7 @@ import { CliError, EXIT, toCliError } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
 import { policyStored, WAIT_ABOUT, WAIT_FLAGS, waitMetadata, waitSeconds } from "../model/policy-wait.ts";
 import { object } from "../model/sandbox.ts";
+import { cell } from "../output/terminal.ts";
 import { type Operation, operationsOf } from "../policy/operations.ts";
 
 export const spec: CommandSpec = {
@@ -54,6 +55,7 @@ export const spec: CommandSpec = {
 export async function run(context: Context, args: Args): Promise<number> {
   const seconds = waitSeconds(context);
   const operations = operationsOf(args);
+  for (const { warning } of operations) if (warning !== undefined) await context.warn(cell(warning));
   const sandbox = await sandboxName(context, args.positionals[0]);
   const scope = { workspaceScope: context.scope, sandbox };
   if (args.has("dry-run")) {

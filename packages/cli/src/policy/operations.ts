@@ -6,6 +6,8 @@ import type { Json } from "../transport/unary.ts";
 export interface Operation {
   readonly option: string;
   readonly message: Json;
+  /** What it does that its author may not expect. */
+  readonly warning?: string;
 }
 
 const ENDPOINT_FORM = "HOST:PORT[:ACCESS[:PROTOCOL[:ENFORCEMENT[:OPTION,…]]]]";
@@ -100,7 +102,13 @@ class Scope {
     };
     const binaries = (this.#any ? ["**"] : this.#binaries).map((binary) => ({ path: binary }));
     const ruleName = this.#rule ?? generatedName(host, ports[0]!);
+    const auditOnly = protocol !== "" && protocol !== "tcp" && access !== "" && access !== "full" && enforcement === "";
     return {
+      ...(auditOnly
+        ? {
+            warning: `${host}: requests beyond ${access} are let through and only logged; write ${access}:${protocol}:enforce`,
+          }
+        : {}),
       option: `--add-endpoint ${text}`,
       message: { addRule: { ruleName, rule: { endpoints: [endpoint], binaries } } },
     };
