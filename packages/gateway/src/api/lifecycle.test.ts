@@ -1,5 +1,6 @@
+import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { DeletionOutcome, SandboxPhase } from "@openshell/api";
+import { ConfigSnapshotRevisionSchema, DeletionOutcome, SandboxPhase } from "@openshell/api";
 import { DriverError } from "@openshell/drivers/driver.ts";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { Harness } from "./testing/harness.ts";
@@ -296,8 +297,19 @@ describe("the life of a sandbox", () => {
     gateway.driver.before = (operation) => {
       if (operation === "delete" && failures++ === 0) throw new Error("busy");
     };
+    const target = create(ConfigSnapshotRevisionSchema, { component: { case: "sandboxConfig", value: {} } });
+    const change = {
+      operationId: "o",
+      sandboxId: metadata!.id,
+      component: "config",
+      target,
+      state: "pending",
+    } as const;
+    await gateway.store.write(gateway.store.operations.record([change], 1));
     const { outcome } = await gateway.client.deleteSandbox({ workspaceScope: gateway.scope, name: "box" });
     expect(outcome).toBe(DeletionOutcome.ACCEPTED);
+    // What was on its way into the sandbox will not come.
+    expect((await gateway.store.operations.get("o"))?.state).toBe("cancelled");
     await gateway.until(async () => (await gateway.store.sandboxes.byId(metadata!.id)) === undefined, "gone");
     expect(gateway.driver.sandboxes.size).toBe(0);
   });

@@ -198,7 +198,8 @@ async function deleteSandbox(
   await modify(deps, record, (current) => {
     if (current.status.phase === SandboxPhase.DELETING && admission.admit.length === 0) return undefined;
     first = current.status.phase !== SandboxPhase.DELETING;
-    return { patch: deletingPatch(current, clock.now()), also: admission.admit };
+    const cancelled = store.operations.finishAll(current.id, "cancelled", clock.now());
+    return { patch: deletingPatch(current, clock.now()), also: [...admission.admit, cancelled] };
   });
   if (first)
     deps.log.info({ [LogField.sandboxId]: record.id, [LogField.sandboxName]: record.name }, "delete requested");

@@ -459,9 +459,11 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
     await this.volumes.ended(record);
     this.#forgetRun(record.id);
     if (!isEphemeral(record)) return;
-    const changed = await this.#change(record.id, (current) => {
+    const changed = await this.#modify(record.id, (current) => {
       if (current.generation !== record.generation || !isTerminal(current.status.phase)) return undefined;
-      return deletingPatch(current, this.#deps.clock.now());
+      const now = this.#deps.clock.now();
+      const cancelled = this.#deps.store.operations.finishAll(record.id, "cancelled", now);
+      return { patch: deletingPatch(current, now), also: [cancelled] };
     });
     if (changed?.status.phase === SandboxPhase.DELETING) await this.#delete(changed);
   }
