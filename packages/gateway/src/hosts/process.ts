@@ -45,7 +45,14 @@ export const systemHostProcesses: HostProcesses = {
       pipe.on("error", () => {});
       pipe.end(`${startLine}\n`);
       child.unref();
-      return child.pid === undefined ? undefined : identifyProcess(child.pid);
+      if (child.pid === undefined) return undefined;
+      try {
+        return identifyProcess(child.pid);
+      } catch (error) {
+        // A host that nobody could look after must not live.
+        child.kill("SIGKILL");
+        throw error;
+      }
     } finally {
       closeSync(output);
     }
