@@ -4,6 +4,7 @@ import { RuntimeError } from "./errors.ts";
 
 /** SQLITE_BUSY, https://www.sqlite.org/rescode.html. */
 const SQLITE_BUSY = 5;
+const SQLITE_NOTADB = 26;
 
 /**
  * SQLite tries again for so long. Two processes that ask at the same moment each see the other's first step and give way:
@@ -28,16 +29,21 @@ export interface FileLock extends Disposable {
 export function acquireFileLock(path: string): FileLock | undefined {
   let database: DatabaseSync | undefined;
   try {
-    closeSync(openSync(path, constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW, 0o600));
+    const flags = constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+    closeSync(openSync(path, flags, 0o600));
     database = new DatabaseSync(path, { timeout: TRY_MS });
     database.exec("pragma journal_mode = memory; begin exclusive");
     const held = database;
     return { path, [Symbol.dispose]: () => held.close() };
   } catch (cause) {
     database?.close();
-    if (((cause as { errcode?: number }).errcode ?? 0) % 256 === SQLITE_BUSY) return undefined;
+    const code = ((cause as { errcode?: number }).errcode ?? 0) % 256;
+    if (code === SQLITE_BUSY) return undefined;
     throw new RuntimeError("lock_unusable", `cannot lock ${path}: ${(cause as Error).message}`, {
-      next: "Check the rights of the file and that it is on a local disk",
+      next:
+        code === SQLITE_NOTADB
+          ? "Remove the file, which holds nothing when it is whole, while nothing runs that locks it"
+          : "Check the rights of the file and that it is on a local disk",
       cause,
     });
   }

@@ -101,8 +101,9 @@ export class RotatingFile implements Disposable {
 }
 
 function openLog(path: string): number {
-  const flags = constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND | constants.O_NOFOLLOW;
-  return openSync(path, flags, 0o600);
+  const { O_WRONLY, O_CREAT, O_APPEND, O_NOFOLLOW, O_NONBLOCK } = constants;
+  // A pipe in its place would have it wait for a reader; on a regular file O_NONBLOCK means nothing.
+  return openSync(path, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK, 0o600);
 }
 
 function writeAll(fd: number, text: string): number {

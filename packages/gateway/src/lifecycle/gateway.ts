@@ -34,6 +34,7 @@ import { loadControlPlane } from "../pki/control-plane.ts";
 import { clientFolder, registeredPort, writeDiscovery } from "../pki/discovery.ts";
 import { createInspectionCas } from "../pki/inspection-ca.ts";
 import { deriveKeys, loadKeyEncryptionKey } from "../pki/keys.ts";
+import { checkDatabaseIsThere } from "../store/sqlite.ts";
 import { openStore } from "../store/store.ts";
 import { createVault } from "../store/vault.ts";
 import type { Programs } from "./environment.ts";
@@ -105,6 +106,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
   // Independent of each other; the code of the services loads meanwhile.
   const loading = Promise.all([options.services(), import("../http/rpc.ts"), import("../http/standard-services.ts")]);
   loading.catch(() => {});
+  checkDatabaseIsThere(paths.state);
   const kek = await loadKeyEncryptionKey(paths.state);
   const pkiOptions = {
     keys: join(paths.state, "keys"),

@@ -1,5 +1,5 @@
 import { closeSync, writeSync } from "node:fs";
-import { describeError, type PathEnvironment, RuntimeError } from "@openshell/base";
+import { describeError, escapeUntrusted, type PathEnvironment, RuntimeError, systemCode } from "@openshell/base";
 import { daemonEnvironment } from "@openshell/base/daemon.ts";
 import type { ReadyLine } from "@openshell/base/gateway-record.ts";
 import { homeFolder } from "@openshell/base/home.ts";
@@ -50,15 +50,11 @@ export async function serve(options: ServeOptions): Promise<number> {
     const autoStarted = lookup("--auto-started", flags, new Map()) === "true";
     gateway = await startGateway({ loaded, where, programs, version, autoStarted, services: options.services });
   } catch (error) {
-    const known = error instanceof RuntimeError;
-    const line = {
-      code: known ? error.code : ("start_failed" as const),
-      message: (error as Error).message,
-      next: known ? error.next : "",
-    };
-    report({ ready: false, ...line });
-    process.stderr.write(`openshell gateway: ${describeError(error)}\n`);
-    if (!known) process.stderr.write(`${(error as Error).stack}\n`);
+    const failure = startFailure(error);
+    report({ ready: false, code: failure.code, message: failure.message, next: failure.next });
+    process.stderr.write(`openshell gateway: ${describeError(failure)}\n`);
+    // Only where nobody foresaw it: what the machine refused is said in full.
+    if (failure !== error && systemCode(error) === undefined) process.stderr.write(`${(error as Error).stack}\n`);
     return 1;
   }
   const { log } = gateway;
@@ -72,6 +68,17 @@ export async function serve(options: ServeOptions): Promise<number> {
   const request = await Promise.race([gateway.stopRequested, signalled]);
   const inOrder = await end(gateway, request);
   return inOrder && !request.failed ? 0 : 1;
+}
+
+/** The reason why it did not start, for a person. What the machine refuses names its path itself: `EISDIR: …, open '/x'`. */
+function startFailure(error: unknown): RuntimeError {
+  if (error instanceof RuntimeError) return error;
+  const message = escapeUntrusted((error as Error).message, 1_000);
+  const next =
+    systemCode(error) === undefined
+      ? "Read the error output; report it as a fault of OpenShell"
+      : "Correct what is at that path: its kind, its owner or its rights";
+  return new RuntimeError("start_failed", message, { next, cause: error });
 }
 
 /** Stops in order; false when that took too long and the process should just end. */

@@ -1,6 +1,6 @@
 import { createHmac, hkdfSync, randomBytes } from "node:crypto";
 import { constants } from "node:fs";
-import { type FileHandle, open, stat } from "node:fs/promises";
+import { type FileHandle, lstat, open } from "node:fs/promises";
 import { join } from "node:path";
 import { ensureFolder, RuntimeError, systemCode, writeFileAtomic } from "@openshell/base";
 import type { DerivedKeys } from "../deps.ts";
@@ -19,7 +19,8 @@ export async function loadKeyEncryptionKey(state: string): Promise<Buffer> {
   const path = join(folder, "kek");
   let file: FileHandle;
   try {
-    file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW);
+    // Without waiting for whoever would write to a pipe in its place.
+    file = await open(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   } catch (error) {
     if (systemCode(error) !== "ENOENT") throw unusable(path, `cannot be read (${systemCode(error)})`, error);
     if (await exists(join(state, "gateway.db")))
@@ -29,8 +30,11 @@ export async function loadKeyEncryptionKey(state: string): Promise<Buffer> {
     return key;
   }
   try {
-    const { mode, uid } = await file.stat();
-    if ((mode & 0o077) !== 0 || uid !== process.getuid?.()) throw unusable(path, "may be read by other users");
+    const stat = await file.stat();
+    if (!stat.isFile()) throw unusable(path, "is no regular file");
+    if (stat.uid !== process.getuid?.()) throw unusable(path, `belongs to uid ${stat.uid}`);
+    if ((stat.mode & 0o077) !== 0) throw unusable(path, "may be read by other users");
+    if (stat.size !== KEY_BYTES) throw unusable(path, `has ${stat.size} bytes instead of ${KEY_BYTES}`);
     const key = await file.readFile();
     if (key.length !== KEY_BYTES) throw unusable(path, `has ${key.length} bytes instead of ${KEY_BYTES}`);
     return key;
@@ -47,7 +51,7 @@ function unusable(path: string, problem: string, cause?: unknown): RuntimeError 
 }
 
 async function exists(path: string): Promise<boolean> {
-  return stat(path).then(
+  return lstat(path).then(
     () => true,
     () => false,
   );

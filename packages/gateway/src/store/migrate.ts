@@ -31,16 +31,20 @@ export interface MigrationTarget {
  *
  * @throws RuntimeError store_too_new when a newer build wrote the database: it may mean things that this one would break.
  */
-export function migrate(target: MigrationTarget): void {
+export function migrate(path: string, target: MigrationTarget): void {
   const current = target.currentVersion();
-  if (current > SCHEMA_VERSION) {
-    throw new RuntimeError(
-      "store_too_new",
-      `the database has schema version ${current}; this build knows ${SCHEMA_VERSION} at most`,
-      { next: "Use the newer OpenShell that wrote it, or another gateway name" },
-    );
-  }
+  refuseNewer(path, current);
   for (const migration of migrations.slice(current)) {
     target.apply(migration.version, migration.name, migration.statements(target.compiler, target.bytes));
   }
+}
+
+/** @throws RuntimeError store_too_new */
+export function refuseNewer(path: string, version: number): void {
+  if (version <= SCHEMA_VERSION) return;
+  throw new RuntimeError(
+    "store_too_new",
+    `the database ${path} has schema version ${version}; this build knows ${SCHEMA_VERSION} at most`,
+    { next: "Use the newer OpenShell that wrote it, or another gateway name" },
+  );
 }

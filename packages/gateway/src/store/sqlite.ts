@@ -1,13 +1,16 @@
-import { chmodSync, closeSync, constants, openSync } from "node:fs";
+import { closeSync, constants, fchmodSync, fstatSync, lstatSync, openSync, readdirSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
-import { RuntimeError } from "@openshell/base";
+import { RuntimeError, systemCode } from "@openshell/base";
 import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement, sql } from "kysely";
 import { StoreError } from "./errors.ts";
-import { type MigrationTarget, migrate } from "./migrate.ts";
+import { type MigrationTarget, migrate, refuseNewer } from "./migrate.ts";
 import type { Tables } from "./schema.ts";
 
 /** A reader waits this long for the rare exclusive moments of WAL (recovery after a crash, the last close). Milliseconds. */
 const BUSY_TIMEOUT_MS = 5_000;
+/** The smallest page that SQLite has. Bytes. */
+const MIN_DATABASE_BYTES = 512;
 /** Prepared statements kept for each connection; the gateway has fewer different ones. */
 const MAX_PREPARED = 256;
 
@@ -19,22 +22,89 @@ const MAX_PREPARED = 256;
  */
 export function prepareDatabase(path: string): void {
   try {
-    // Created here, so that it never exists with a wider mode; SQLite gives -wal and -shm the mode of the main file.
-    closeSync(openSync(path, constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW, 0o600));
-    chmodSync(path, 0o600);
+    checkWhole(path, createFile(path));
     const database = new DatabaseSync(path, { timeout: BUSY_TIMEOUT_MS });
     try {
       database.exec("pragma journal_mode = wal; pragma synchronous = full");
-      migrate(migrationTarget(database));
+      migrate(path, migrationTarget(database));
     } finally {
       database.close();
     }
   } catch (cause) {
     if (cause instanceof RuntimeError) throw cause;
-    throw new RuntimeError("store_unusable", `cannot open the database ${path}: ${(cause as Error).message}`, {
-      next: "Check the free space and the rights of that file, or move it away to start with an empty one",
-      cause,
-    });
+    throw unusable(path, (cause as Error).message.split("\n")[0]!, cause);
+  }
+}
+
+/**
+ * Refuses a state folder with sandboxes whose database is gone: an empty one in its place would know none of them, and
+ * what no record knows is removed. Looks before anything of a first start is made.
+ *
+ * @throws RuntimeError store_unusable
+ */
+export function checkDatabaseIsThere(state: string): void {
+  const path = join(state, "gateway.db");
+  const stat = lstatSync(path, { throwIfNoEntry: false });
+  if (stat !== undefined && stat.size > 0) return;
+  const sandboxes = countSandboxes(join(state, "sandboxes"));
+  if (sandboxes === 0) return;
+  const kept = sandboxes === 1 ? "1 sandbox is" : `${sandboxes} sandboxes are`;
+  throw unusable(path, `it is ${stat === undefined ? "missing" : "empty"}, and the files of ${kept} beside it`);
+}
+
+function countSandboxes(folder: string): number {
+  try {
+    return readdirSync(folder).filter((name) => !name.startsWith(".")).length;
+  } catch (error) {
+    if (systemCode(error) === "ENOENT") return 0;
+    throw error;
+  }
+}
+
+function unusable(path: string, problem: string, cause?: unknown): RuntimeError {
+  return new RuntimeError("store_unusable", `cannot open the database ${path}: ${problem}`, {
+    next: `Check the free space and the rights of that file; restore a damaged one from a backup, or move the whole folder ${dirname(path)} away to start anew`,
+    cause,
+  });
+}
+
+/** Made here, so that it never exists with a wider mode; SQLite gives -wal and -shm the mode of the main file. Its size. */
+function createFile(path: string): number {
+  const flags = constants.O_RDWR | constants.O_CREAT | constants.O_NOFOLLOW | constants.O_NONBLOCK;
+  const fd = openSync(path, flags, 0o600);
+  try {
+    const stat = fstatSync(fd);
+    if (!stat.isFile()) throw unusable(path, "it is no regular file");
+    if (stat.uid !== process.getuid?.()) throw unusable(path, `it belongs to uid ${stat.uid}`);
+    fchmodSync(fd, 0o600);
+    return stat.size;
+  } finally {
+    closeSync(fd);
+  }
+}
+
+/** Reads through all of it before anything is written: a damaged database stays as it is, for whoever can repair it. */
+function checkWhole(path: string, size: number): void {
+  if (size === 0) return;
+  // SQLite itself takes so short a file for an empty one.
+  if (size < MIN_DATABASE_BYTES) throw unusable(path, `it is damaged (${size} bytes are no database)`);
+  const database = new DatabaseSync(path, { readOnly: true, timeout: BUSY_TIMEOUT_MS });
+  try {
+    const number = (pragma: string) => Number(Object.values(database.prepare(`pragma ${pragma}`).get() ?? {})[0]);
+    const bytes = number("page_count") * number("page_size");
+    // SQLite takes the end of a last page that was cut off for zeros. With a log, a crash may have left one that the log holds.
+    const log = lstatSync(`${path}-wal`, { throwIfNoEntry: false })?.size ?? 0;
+    if (log === 0 && size < bytes) throw unusable(path, `it is damaged (${size} of ${bytes} bytes are left)`);
+    const found = Object.values(database.prepare("pragma quick_check(1)").get() ?? {})[0];
+    if (found !== "ok") throw unusable(path, `it is damaged (${String(found).replaceAll(/\s+/g, " ").slice(0, 200)})`);
+    const known = database
+      .prepare("select count(*) as count from sqlite_schema where name = 'schema_migrations'")
+      .get();
+    if (known?.["count"] === 0) return;
+    const row = database.prepare("select coalesce(max(version), 0) as version from schema_migrations").get();
+    refuseNewer(path, Number(row?.["version"]));
+  } finally {
+    database.close();
   }
 }
 
