@@ -1,5 +1,5 @@
 import { create } from "@bufbuild/protobuf";
-import { type SandboxPhase as Phase, SandboxPhase } from "@openshell/api";
+import { SandboxPhase } from "@openshell/api";
 import { unavailable } from "@openshell/api/errors.ts";
 import {
   EndSandboxSchema,
@@ -36,7 +36,16 @@ import {
 import { nextRun, restartsAtAll, startCutOff } from "./restart.ts";
 import { encodeRuntimeFacts, isEphemeral, runtimeFacts } from "./runtime-record.ts";
 import type { SandboxFeeds } from "./sandbox-feed.ts";
-import { isTerminal, type ReadyReason, restartPending, wantsToRun, withCondition, withPhase } from "./status.ts";
+import {
+  deletingPatch,
+  failedStepReason,
+  isTerminal,
+  type ReadyReason,
+  restartPending,
+  wantsToRun,
+  withCondition,
+  withPhase,
+} from "./status.ts";
 import { VolumeReview } from "./volume-review.ts";
 
 export interface ControllerDeps {
@@ -164,8 +173,7 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
       return { status: withPhase(current.status, SandboxPhase.ERROR, reason, message, this.#deps.clock.now()) };
     });
     if (record?.status.phase !== SandboxPhase.ERROR) return;
-    const fields = { [LogField.sandboxId]: id, [LogField.code]: reason };
-    this.#deps.log.warn(fields, message);
+    this.#deps.log.warn({ [LogField.sandboxId]: id, [LogField.code]: reason }, message);
     this.#deps.feeds.of(id).addEvent({ type: "Warning", reason, message }, this.#deps.clock.now());
     // An ephemeral sandbox goes with its release: whoever was announced is told the reason first.
     if (isEphemeral(record) && runtimeFacts(record).awaitAttachment) this.mainProcessEnded(record);
@@ -277,12 +285,9 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
       if (running === undefined) return;
     }
     const started = running;
-    const { nonce, ca, config } = launch;
     const attachFacts = {
+      ...launch,
       started,
-      nonce,
-      ca,
-      config,
       alwaysDenied: this.#deps.alwaysDenied(),
       logDirectory: this.#deps.logDirectory(record.id),
     };
@@ -562,13 +567,7 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
   /** Shows why a step does not get on while it is repeated. */
   async #noteFailure(id: string, message: string): Promise<void> {
     await this.#change(id, ({ status }) => {
-      const reasons: Partial<Record<Phase, ReadyReason>> = {
-        [SandboxPhase.DELETING]: "DeleteFailed",
-        [SandboxPhase.STOPPING]: "StopFailed",
-        [SandboxPhase.PROVISIONING]: "DependenciesNotReady",
-        [SandboxPhase.STARTING]: "DependenciesNotReady",
-      };
-      const reason = reasons[status.phase];
+      const reason = failedStepReason(status.phase);
       if (reason === undefined) return undefined;
       return {
         status: withCondition(status, { type: "Ready", status: "False", reason, message }, this.#deps.clock.now()),
@@ -599,13 +598,4 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
       throw error;
     }
   }
-}
-
-/** The change that makes a sandbox one that is being deleted. */
-export function deletingPatch(record: SandboxRecord, nowMs: number): SandboxPatch {
-  const message = "the sandbox is being deleted";
-  return {
-    deletionAt: record.deletionAt ?? nowMs,
-    status: withPhase(record.status, SandboxPhase.DELETING, "Deleting", message, nowMs),
-  };
 }

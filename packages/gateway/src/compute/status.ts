@@ -9,6 +9,8 @@ import {
 import { toTimestamp } from "@openshell/api/times.ts";
 import type { ReadyReason } from "@openshell/base/catalogue/conditions.ts";
 
+import type { SandboxPatch, SandboxRecord } from "../store/types.ts";
+
 export type { ReadyReason } from "@openshell/base/catalogue/conditions.ts";
 
 export interface ConditionFacts {
@@ -112,4 +114,20 @@ export function mayStart(status: SandboxStatus): boolean {
 /** The public exit code of a main process: its own, or 128 + the signal that ended it. */
 export function publicExitCode(exit: { case: "exitCode" | "signal"; value: number }): number {
   return exit.case === "exitCode" ? exit.value : 128 + exit.value;
+}
+
+/** The change that makes a sandbox one that is being deleted. */
+export function deletingPatch(record: SandboxRecord, nowMs: number): SandboxPatch {
+  const message = "the sandbox is being deleted";
+  return {
+    deletionAt: record.deletionAt ?? nowMs,
+    status: withPhase(record.status, SandboxPhase.DELETING, "Deleting", message, nowMs),
+  };
+}
+
+/** Why a sandbox in this phase does not get on while a step that failed is repeated; undefined for phases without steps. */
+export function failedStepReason(phase: SandboxPhase): ReadyReason | undefined {
+  if (phase === SandboxPhase.DELETING) return "DeleteFailed";
+  if (phase === SandboxPhase.STOPPING) return "StopFailed";
+  return phase === SandboxPhase.PROVISIONING || phase === SandboxPhase.STARTING ? "DependenciesNotReady" : undefined;
 }
