@@ -365,14 +365,13 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
    * machine ended is taken for stopped, and started again where the restart policy says so.
    */
   async #lost(record: SandboxRecord): Promise<void> {
-    const { clock } = this.#deps;
     const { bootId } = runtimeFacts(record);
     if (bootId !== "" && bootId !== this.#deps.bootId) {
       if (restartsAtAll(record)) return await this.#begin(record, "rebooted");
       await this.#change(record.id, ({ generation, status }) => {
         if (generation !== record.generation || !wantsToRun(status.phase)) return undefined;
         const message = "the machine was restarted; start the sandbox to continue with its files";
-        return { status: withPhase(status, SandboxPhase.STOPPED, "MachineRestarted", message, clock.now()) };
+        return { status: withPhase(status, SandboxPhase.STOPPED, "MachineRestarted", message, this.#deps.clock.now()) };
       });
       return;
     }
