@@ -1,6 +1,7 @@
 import { connect as netConnect, Socket } from "node:net";
 import { CredentialState, Secret } from "@openshell/credentials";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { quarantine } from "../config/quarantine.ts";
 import { parseAddress } from "./address.ts";
 import { type CredentialSource, createCredentialSource } from "./credential-source.ts";
 import { Fixture, POLICY, readAll, readUntil, request } from "./testing/fixture.ts";
@@ -83,6 +84,49 @@ describe("while a connection is being made", () => {
     refuseFirst();
     await expect.poll(() => fixture.dialled, { timeout: 9_000 }).toEqual(["93.184.216.1", "93.184.216.2"]);
     socket.destroy();
+  });
+});
+
+describe("a quarantine", () => {
+  beforeEach(async () => {
+    fixture = await Fixture.create();
+  });
+  afterEach(() => fixture[Symbol.asyncDispose]());
+
+  test("closes what is open with one event each, refuses what comes with its cause, and leaves nothing behind", async () => {
+    await fixture.tcp("raw.example.com", 9000, (socket) => socket.pipe(socket));
+    await fixture.https("api.example.com", (_, res) => res.write("start"));
+    await fixture.http("plain.example.com", (_, res) => res.end("ok"));
+    const raw = await fixture.tunnel("raw.example.com:9000");
+    const stream = await fixture.tls(await fixture.tunnel("api.example.com:443"), "api.example.com");
+    stream.on("error", () => undefined);
+    stream.write("GET /a HTTP/1.1\r\nHost: api.example.com\r\n\r\n");
+    await readUntil(stream, "start");
+    const keptAlive = await fixture.proxy();
+    const plain = "GET http://plain.example.com/ HTTP/1.1\r\nHost: plain.example.com\r\n\r\n";
+    expect((await request(keptAlive, plain)).status).toBe(200);
+    const before = { connections: fixture.events.connections.length, requests: fixture.events.requests.length };
+    fixture.egress.publish(quarantine(7, "no rule is valid", {}));
+    await Promise.all([readAll(raw), readAll(stream)]);
+    expect(fixture.events.connections.slice(before.connections).map(({ outcome, host }) => [outcome, host])).toEqual(
+      expect.arrayContaining([
+        ["ended", "raw.example.com"],
+        ["ended", "api.example.com"],
+      ]),
+    );
+    expect(fixture.events.connections.length + fixture.events.requests.length).toBe(
+      before.connections + before.requests + 2,
+    );
+    // Nothing was under way there: its next request is refused, and says why.
+    const refused = await request(keptAlive, plain);
+    expect(refused.status).toBe(403);
+    expect(refused.body).toContain(
+      "policy validation failed; fail-closed quarantine is active; candidate version 7 rejected: no rule is valid",
+    );
+    fixture.publish(POLICY);
+    const again = await fixture.proxy();
+    expect((await request(again, plain)).status).toBe(200);
+    for (const socket of [keptAlive, again]) socket.destroy();
   });
 });
 
