@@ -1,7 +1,8 @@
 import { createHash, randomBytes } from "node:crypto";
-import { chmod, lstat, mkdir, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { chmod, lstat, mkdir, readdir, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { escapeUntrusted, systemCode } from "@openshell/base";
+import { readTextFile, UnusableFile } from "@openshell/base/read-file.ts";
 import { z } from "zod";
 import { DriverError, type SandboxIntent, type StartedSandbox } from "../driver.ts";
 import { mounts } from "./host-files.ts";
@@ -28,6 +29,9 @@ export interface LaunchRecord {
   readonly request: Pick<SandboxIntent, "hostname" | "process" | "volumes" | "root" | "idBlock">;
 }
 
+/** A record of a sandbox with as many volumes as it may have is a tenth of it. Bytes. */
+const MAX_RECORD_BYTES = 16 * 1024 * 1024;
+
 const bigintText = z
   .string()
   .regex(/^[0-9]{1,20}$/)
@@ -44,7 +48,9 @@ const launchSchema = z.object({
   controlFolder: z.string(),
   cgroups: z.array(z.string()),
   volumes: volumeRecordSchema.default(NO_VOLUMES as z.infer<typeof volumeRecordSchema>),
-  request: z.custom<LaunchRecord["request"]>((value) => typeof value === "object" && value !== null),
+  request: z.custom<LaunchRecord["request"]>(
+    (value) => typeof value === "object" && value !== null && !Array.isArray(value),
+  ),
 });
 
 /** Which image a sandbox stands on: an unpacked archive by its digest, or a folder where it is. */
@@ -198,22 +204,31 @@ export class SandboxFolders {
     const path = join(this.of(sandboxId), file);
     let text: string;
     try {
-      text = await readFile(path, "utf8");
+      text = readTextFile(path, MAX_RECORD_BYTES);
     } catch (error) {
-      if (systemCode(error) === "ENOENT") return undefined;
-      throw new DriverError("state_unreadable", `${path} cannot be read (${systemCode(error)})`, {
+      if (!(error instanceof UnusableFile)) throw error;
+      if (error.missing) return undefined;
+      throw new DriverError("state_unreadable", `${path} ${error.message}`, {
+        next: "Correct what is at that path; or copy the home beside it, and delete the sandbox",
         cause: error,
-        retryable: isPassing(error),
+        retryable: isPassing(error.cause),
       });
     }
+    const damaged = (problem: string, cause?: unknown) =>
+      new DriverError("state_unreadable", `${path} ${problem}`, {
+        next: "Restore the file; or copy the home beside it, and delete the sandbox",
+        cause,
+      });
+    let value: T;
     try {
-      return schema.parse(JSON.parse(text));
+      value = schema.parse(JSON.parse(text));
     } catch (error) {
-      throw new DriverError("state_unreadable", `${path} is damaged`, {
-        next: "Delete the sandbox; its home is in the folder beside the file",
-        cause: error,
-      });
+      throw damaged("is damaged", error);
     }
+    // What another sandbox's record names would be ended with this one.
+    const { sandboxId: of = sandboxId } = value as { readonly sandboxId?: string };
+    if (of !== sandboxId) throw damaged("is the record of another sandbox");
+    return value;
   }
 }
 

@@ -1,8 +1,9 @@
 import { createHash, randomBytes } from "node:crypto";
 import { constants } from "node:fs";
-import { open, readFile, rename, rm } from "node:fs/promises";
+import { open, rename, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { systemCode } from "@openshell/base";
+import { readTextFile } from "@openshell/base/read-file.ts";
 import { z } from "zod";
 import { StagingLimit } from "./limits.ts";
 
@@ -18,6 +19,9 @@ export interface Slot {
   /** Wall time, milliseconds. */
   readonly expiresAt: number;
 }
+
+/** A slot has a few short names. Bytes. */
+const MAX_SLOT_BYTES = 64 * 1024;
 
 const slotSchema = z.object({
   version: z.literal(1),
@@ -51,7 +55,9 @@ export function fileNameProblem(name: string): string | undefined {
 /** The slot whose folder this is; undefined when its file is missing or damaged. */
 export async function readSlot(folder: string, id: string): Promise<Slot | undefined> {
   try {
-    const { version: _, ...slot } = slotSchema.parse(JSON.parse(await readFile(join(folder, "slot.json"), "utf8")));
+    const { version: _, ...slot } = slotSchema.parse(
+      JSON.parse(readTextFile(join(folder, "slot.json"), MAX_SLOT_BYTES)),
+    );
     return slot.id === id && fileNameProblem(slot.fileName) === undefined ? slot : undefined;
   } catch {
     return undefined;

@@ -74,11 +74,12 @@ function outsideRoot(plan: ResolvedIntent["identity"]["plan"]): [uid: number, gi
   return [outside(plan.uidMap), outside(plan.gidMap)];
 }
 
-/** Digests that sandboxes with a folder use. A reference that cannot be read keeps nothing: its sandbox cannot start either. */
-export async function usedImages(folders: SandboxFolders): Promise<ReadonlySet<string>> {
+/** Digests that sandboxes with a folder use; `unknown` while one of them has a reference that cannot be read, but may be restored. */
+export async function usedImages(folders: SandboxFolders): Promise<ReadonlySet<string> | "unknown"> {
   const used = new Set<string>();
   for (const id of await folders.ids()) {
-    const image = await folders.readImage(id).catch(() => undefined);
+    const image = await folders.readImage(id).catch(() => "unknown" as const);
+    if (image === "unknown") return "unknown";
     if (image?.kind === "archive") used.add(image.digest);
   }
   return used;

@@ -156,6 +156,38 @@ describe("ImageStore", () => {
     expect(readdirSync(images())).toEqual([]);
   });
 
+  it("keeps an image that a sandbox uses when its record is damaged, says so, and makes it whole from the archive", async () => {
+    const first = await open();
+    const { digest } = await first.store.acquire(archive, wanted);
+    const file = join(images(), digest, "image.json");
+    const settled = () => expect.poll(() => JSON.parse(readFileSync(file, "utf8")).bootId).toBeNull();
+    await settled();
+    await first.store[Symbol.asyncDispose]();
+    for (const used of [new Set([digest]), "unknown" as const]) {
+      writeFileSync(file, "{");
+      const second = await open({ used: async () => used });
+      expect(names()).toEqual([digest]);
+      expect(() => second.store.get(digest)).toThrow(`${file} is damaged`);
+      await second.store.acquire(archive, wanted);
+      expect(second.store.get(digest).digest).toBe(digest);
+      expect(readFileSync(join(images(), digest, "root/file"), "utf8")).toBe("content");
+      await settled();
+      await second.store[Symbol.asyncDispose]();
+    }
+    writeFileSync(file, "{");
+    await (await open()).store[Symbol.asyncDispose]();
+    expect(names()).toEqual([]);
+  });
+
+  it("removes nothing while it is unknown what sandboxes use", async () => {
+    const { store, pass } = await open({ used: async () => "unknown" });
+    await (await store.acquire(archive, wanted))[Symbol.asyncDispose]();
+    pass(10_000);
+    await store.sweep();
+    expect(names()).toHaveLength(1);
+    await store[Symbol.asyncDispose]();
+  });
+
   it("keeps an image over a start of the machine once its files were on the disk", async () => {
     const first = await open();
     const { digest } = await first.store.acquire(archive, wanted);

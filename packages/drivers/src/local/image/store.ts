@@ -1,9 +1,10 @@
 import { execFile } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { existsSync } from "node:fs";
-import { mkdir, readdir, readFile, rename, stat, utimes } from "node:fs/promises";
+import { mkdir, readdir, rename, stat, utimes } from "node:fs/promises";
 import { join } from "node:path";
 import { type Clock, escapeUntrusted, systemCode } from "@openshell/base";
+import { readTextFile, UnusableFile } from "@openshell/base/read-file.ts";
 import { z } from "zod";
 import { DriverError } from "../../driver.ts";
 import { removeTree, replaceFile } from "../state.ts";
@@ -36,8 +37,8 @@ export interface ImageStoreOptions {
   readonly bootId: string;
   /** Writes what a file system holds in memory to its disk; rejects where that cannot be done. */
   readonly flush?: (folder: string) => Promise<void>;
-  /** Digests that sandboxes use. */
-  readonly used: () => Promise<ReadonlySet<string>>;
+  /** Digests that sandboxes use; `unknown`: it might be any. */
+  readonly used: () => Promise<ReadonlySet<string> | "unknown">;
 }
 
 /** How often those who wait hear of the progress. Milliseconds. */
@@ -51,6 +52,8 @@ const MAX_SOURCES = 8;
 /** Where flushing fails, the kernel's own write-back (30 s unless configured) is waited for. Milliseconds. */
 const WRITTEN_BACK_MS = 120_000;
 const MIB = 2 ** 20;
+/** The environment of an image is most of its record. Bytes. */
+const MAX_RECORD_BYTES = 16 * MIB;
 
 const recordSchema = z.object({
   version: z.literal(1),
@@ -75,6 +78,8 @@ interface Flight {
 export class ImageStore implements AsyncDisposable {
   readonly #options: ImageStoreOptions;
   readonly #records = new Map<string, ImageRecord>();
+  /** Digests that sandboxes use and whose record cannot be read, with the reason. */
+  readonly #damaged = new Map<string, string>();
   readonly #flights = new Map<string, Flight>();
   /** In use by a launch that has not recorded it yet. */
   readonly #pinned = new Map<string, number>();
@@ -90,10 +95,16 @@ export class ImageStore implements AsyncDisposable {
     this.#options = options;
   }
 
-  /** Finds what is there, removes leftovers, and what nobody uses any more. */
+  /** Finds what is there, removes leftovers, and what nobody uses any more. A damaged record costs no sandbox its image. */
   async open(): Promise<void> {
+    const used = await this.#options.used();
     for (const name of await readdir(this.#options.folder)) {
-      const record = /^[0-9a-f]{64}$/.test(name) ? await this.#read(name) : undefined;
+      const read = /^[0-9a-f]{64}$/.test(name) ? this.#read(name) : undefined;
+      if (typeof read === "string" && (used === "unknown" || used.has(name))) {
+        this.#damaged.set(name, read);
+        continue;
+      }
+      const record = typeof read === "string" ? undefined : read;
       const lost = record !== undefined && record.bootId !== null && record.bootId !== this.#options.bootId;
       if (record === undefined || lost) this.#discard(name);
       else {
@@ -125,6 +136,12 @@ export class ImageStore implements AsyncDisposable {
   /** An image that a sandbox was created from. Throws `image_unavailable` when it is gone. */
   get(digest: string): StoredImage {
     const record = this.#present(digest);
+    const problem = this.#damaged.get(digest);
+    if (record === undefined && problem !== undefined) {
+      throw new DriverError("image_unavailable", `the sandbox's image cannot be used: ${problem}`, {
+        next: "Restore that file, or create a sandbox from the same archive, which makes it anew",
+      });
+    }
     if (record === undefined) {
       throw new DriverError("image_unavailable", `the sandbox's image ${digest.slice(0, 12)} is gone`, {
         next: "Delete the sandbox and create it again from its archive",
@@ -138,6 +155,7 @@ export class ImageStore implements AsyncDisposable {
     const { clock, folder, keepMs, used } = this.#options;
     const holds = new Map(this.#holds);
     const inUse = await used();
+    if (inUse === "unknown") return;
     let next = Number.POSITIVE_INFINITY;
     for (const digest of [...this.#records.keys()]) {
       if (this.#pinned.has(digest)) continue;
@@ -244,8 +262,11 @@ export class ImageStore implements AsyncDisposable {
       sources: [...(before?.sources ?? []), source].slice(-MAX_SOURCES),
       bootId: before === undefined ? this.#options.bootId : before.bootId,
     };
-    await replaceFile(join(before === undefined ? at : join(folder, digest), "image.json"), record);
-    if (before === undefined) await rename(at, join(folder, digest));
+    // An image whose record alone was damaged has all of its files: it had its name.
+    const there = before !== undefined || this.#damaged.has(digest);
+    await replaceFile(join(there ? join(folder, digest) : at, "image.json"), record);
+    if (!there) await rename(at, join(folder, digest));
+    this.#damaged.delete(digest);
     this.#records.set(digest, record);
     if (before === undefined) void this.#settle(digest);
     return this.#image(record);
@@ -296,14 +317,14 @@ export class ImageStore implements AsyncDisposable {
     return { digest, root: join(this.#options.folder, digest, "root"), config };
   }
 
-  async #read(digest: string): Promise<ImageRecord | undefined> {
+  /** The record of an image, or why there is none. */
+  #read(digest: string): ImageRecord | string {
+    const path = join(this.#options.folder, digest, "image.json");
     try {
-      const record = recordSchema.parse(
-        JSON.parse(await readFile(join(this.#options.folder, digest, "image.json"), "utf8")),
-      );
-      return record.digest === digest ? record : undefined;
-    } catch {
-      return undefined;
+      const record = recordSchema.parse(JSON.parse(readTextFile(path, MAX_RECORD_BYTES)));
+      return record.digest === digest ? record : `${path} is the record of another image`;
+    } catch (error) {
+      return `${path} ${error instanceof UnusableFile ? error.message : "is damaged"}`;
     }
   }
 
