@@ -83,7 +83,7 @@ export const compatibility: Readonly<Record<RpcName, RpcState>> = {
   deleteProviderRefresh: planned,
 
   getSandboxConfig: built,
-  getGatewayConfig: planned,
+  getGatewayConfig: built,
   updateConfig: built,
   getSandboxPolicyStatus: built,
   listSandboxPolicies: built,

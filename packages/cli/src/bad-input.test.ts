@@ -64,6 +64,7 @@ beforeAll(async () => {
     ListProviders: read({ providers: [{ metadata: { name: "p" }, type: "generic" }] }),
     GetProvider: read({ provider: { metadata: { name: "p" }, type: "generic" } }),
     GetSandboxConfig: read({ version: 1, policy: { version: 1 } }),
+    GetGatewayConfig: read({ settings: { ocsf_json_enabled: {} } }),
     GetSandboxPolicyStatus: read({
       activeVersion: 1,
       revision: { version: 1, status: "POLICY_STATUS_LOADED", policy: { version: 1 } },

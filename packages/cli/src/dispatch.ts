@@ -137,7 +137,7 @@ async function printVersion(surroundings: Surroundings): Promise<number> {
 
 /** Commands of the official command line that this one does not have yet, by group: whoever types one has not mistyped. */
 const NOT_BUILT: Readonly<Record<string, readonly string[]>> = {
-  "": ["doctor", "forward", "profile", "rule", "service", "settings", "ssh-proxy", "term", "whoami", "workspace"],
+  "": ["doctor", "forward", "profile", "rule", "service", "ssh-proxy", "term", "whoami", "workspace"],
   sandbox: ["download", "resume", "ssh-config", "suspend", "template", "upload"],
   policy: ["delete"],
   provider: ["list-profiles", "profile", "refresh"],

@@ -22,7 +22,7 @@ export interface Group {
 
 /** Headings of the root help, in order. */
 export const SECTIONS: readonly { readonly title: string; readonly names: readonly string[] }[] = [
-  { title: "SANDBOX COMMANDS", names: ["run", "sandbox", "logs", "policy", "provider"] },
+  { title: "SANDBOX COMMANDS", names: ["run", "sandbox", "logs", "policy", "settings", "provider"] },
   { title: "GATEWAY COMMANDS", names: ["gateway", "status"] },
   { title: "ADDITIONAL COMMANDS", names: ["completions"] },
 ];
@@ -85,6 +85,15 @@ const groups: readonly Group[] = [
       { name: "list", summary: "list the revisions of a policy", load: () => import("./policy-list.ts") },
       { name: "explain", summary: "say why something is allowed or not", load: () => import("./policy-explain.ts") },
       { name: "validate", summary: "check a policy file", load: () => import("./policy-validate.ts") },
+    ],
+  },
+  {
+    name: "settings",
+    summary: "read and change settings of sandboxes or of the gateway",
+    commands: [
+      { name: "get", summary: "show the settings", load: () => import("./settings-get.ts") },
+      { name: "set", summary: "set one", load: () => import("./settings-set.ts") },
+      { name: "delete", summary: "unset one", load: () => import("./settings-delete.ts") },
     ],
   },
   {

@@ -12,6 +12,8 @@ export interface CommandOptions {
   readonly env?: Readonly<Record<string, string | undefined>>;
   readonly cwd?: string;
   readonly stdin?: string | Uint8Array;
+  /** Somebody sits before it: standard input is a terminal. */
+  readonly interactive?: boolean;
   /** Both output streams are terminals of this width. */
   readonly columns?: number;
 }
@@ -21,6 +23,7 @@ export async function runCommandLine(argv: readonly string[], options: CommandOp
   const stdout = collector(options.columns);
   const stderr = collector(options.columns);
   const stdin = new PassThrough();
+  if (options.interactive === true) Object.assign(stdin, { isTTY: true });
   stdin.end(options.stdin ?? "");
   const env = { PATH: "/usr/bin:/bin", HOME: "/nonexistent", XDG_CONFIG_HOME: "/nonexistent/config", ...options.env };
   const surroundings: Surroundings = {

@@ -17,6 +17,7 @@ import {
   failedPrecondition,
   invalidArgument,
   notFound,
+  permissionDenied,
   requestIdError,
   throwIfInvalid,
   unsupportedField,
@@ -36,13 +37,16 @@ import { mergedPolicy } from "../policies/merge.ts";
 import { mergeNote, policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import { staticFieldChanges } from "../policies/static-fields.ts";
+import { settingMessages } from "../settings/effective.ts";
+import { requestedSetting } from "../settings/registry.ts";
 import { isStoreError } from "../store/errors.ts";
-import type { PolicyRevision, SandboxRecord } from "../store/types.ts";
+import { GLOBAL_SCOPE, type PolicyRevision, type SandboxRecord } from "../store/types.ts";
 import { type Admission, admitted } from "./admission.ts";
 import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
 import { revisionMessage } from "./convert.ts";
 import { write } from "./mutations.ts";
 import { pageOf } from "./pages.ts";
+import { type SettingRequest, shownValue, storeGlobalSetting, storeSandboxSetting } from "./settings.ts";
 import { checkAnnotations } from "./validate-sandbox.ts";
 
 /** Attempts when another writer stores a revision at the same time. */
@@ -60,27 +64,43 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
 
   return {
     async updateConfig(request, context) {
-      const workspace = workspaceOf(request);
-      checkUpdate(request);
+      const { workspace, setting } = checkedUpdate(request, callerFrom(context).admin);
       const options = { schema: UpdateConfigRequestSchema, request, workspace };
       const replay = async (receipt: Uint8Array): Promise<UpdateConfigResponse> => {
         const { sandboxId, response } = readReceipt(receipt);
-        if ((await store.sandboxes.byId(sandboxId)) === undefined) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
+        const there = sandboxId === GLOBAL || (await store.sandboxes.byId(sandboxId)) !== undefined;
+        if (!there) throw requestIdError("REQUEST_REPLAY_UNAVAILABLE");
         return response;
       };
       return await admitted(deps, context, options, replay, async (admission) => {
+        const { subject } = callerFrom(context);
+        if (request.global) {
+          const { response, changed } = await writes.run(GLOBAL_SCOPE, "of the gateway", () =>
+            storeGlobalSetting(deps, setting!, admission, (answer) => receiptOf(GLOBAL, answer)),
+          );
+          if (changed) {
+            const fields = { setting: setting!.key, setting_value: shownValue(setting!.value) };
+            deps.log.info({ [LogField.subject]: subject, ...fields }, "setting of the gateway changed");
+            deps.publish({ kind: "everyone" });
+          }
+          return response;
+        }
         const record = await namedSandbox(deps, workspace, request.sandbox);
         const { response, changed, operationId } = await writes.run(record.id, record.name, () =>
-          storePolicy(deps, record, request, admission),
+          setting === undefined
+            ? storePolicy(deps, record, request, admission)
+            : storeSandboxSetting(deps, record, request, setting, admission, (answer) => receiptOf(record.id, answer)),
         );
         if (!changed) {
           // Whoever repeats a change wants it in force: one that was refused gets another chance.
           deps.sessions.get(record.id)?.delivery?.reconcile();
           return response;
         }
-        const fields = { policy_version: response.version, policy_hash: response.policyHash };
-        const { subject } = callerFrom(context);
-        deps.log.info({ [LogField.sandboxId]: record.id, [LogField.subject]: subject, ...fields }, "policy updated");
+        const [fields, what] =
+          setting === undefined
+            ? [{ policy_version: response.version, policy_hash: response.policyHash }, "policy updated"]
+            : [{ setting: setting.key, setting_value: shownValue(setting.value) }, "setting changed"];
+        deps.log.info({ [LogField.sandboxId]: record.id, [LogField.subject]: subject, ...fields }, what);
         deps.configurationChanged([record.id]);
         // A connected supervisor answers within milliseconds; the revision's status tells what came of it in any case.
         await deps.operations.wait(operationId, waitLimit(context, deps.sessions.get(record.id)?.state), deps);
@@ -90,7 +110,7 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
 
     async getSandboxConfig(request) {
       const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name, "name");
-      const { config, providerRevision } = await buildSnapshot(deps, record);
+      const { config, providerRevision, settings } = await buildSnapshot(deps, record);
       const admission = record.status.configurationAdmission;
       const refused = admission?.state === ConfigurationAdmissionState.REJECTED;
       return create(GetSandboxConfigResponseSchema, {
@@ -99,6 +119,8 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         policyHash: config.policyHash,
         configRevision: revisionNumber(config.configRevision),
         policySource: PolicySource.SANDBOX,
+        settings: settingMessages(settings),
+        settingsRevision: settings.revision,
         providerEnvRevision: revisionNumber(providerRevision),
         workspace: record.workspace,
         policyValidationFailureMode: deps.config.policyValidationFailureMode,
@@ -163,21 +185,40 @@ function workspaceOf({ global, workspaceScope, sandbox }: ConfigScope): string {
   throw unsupportedField("global", "a policy of the whole gateway is not built yet in this gateway", next);
 }
 
-/** What can be said of a request without its sandbox. */
-function checkUpdate(request: UpdateConfigRequest): void {
+/** What can be said of a request without its sandbox, and the setting that it changes. */
+function checkedUpdate(
+  request: UpdateConfigRequest,
+  admin: boolean,
+): { readonly workspace: string; readonly setting: SettingRequest | undefined } {
   const setting = request.settingKey !== "";
+  const workspace = request.global && setting ? "" : workspaceOf(request);
   const given = [request.policy !== undefined, setting, request.mergeOperations.length > 0];
   const found = new Violations();
   const one = given.filter(Boolean).length === 1;
   found.require(one, "policy", "exactly one of policy, setting_key and merge_operations must be set");
   found.require(setting || request.settingValue === undefined, "setting_value", "needs a setting_key");
   found.require(setting || !request.deleteSetting, "delete_setting", "needs a setting_key");
+  if (request.global) {
+    found.require(request.workspaceScope === undefined, "workspace_scope", "must be absent with global");
+    found.require(request.sandbox === "", "sandbox", "must be empty with global");
+    const annotated = Object.keys(request.annotations).length > 0;
+    found.require(!annotated, "annotations", "are of sandboxes: must be empty with global");
+    const version = request.expectedResourceVersion;
+    found.require(version === 0n, "expected_resource_version", "is of sandboxes: must be 0 with global");
+  }
   checkAnnotations(request.annotations, "annotations", found);
+  const wanted = setting ? requestedSetting(request, found) : undefined;
   throwIfInvalid(found);
-  if (setting) throw unsupportedField("setting_key", "settings are not built yet in this gateway", "Leave it empty");
+  if (request.global && !admin)
+    throw permissionDenied("only a platform administrator may change settings of the gateway", {
+      next: "Change them for one sandbox",
+    });
+  return { workspace, setting: wanted };
 }
 
 const UUID_LENGTH = 36;
+/** Stands for a sandbox in receipts of changes of the gateway. */
+const GLOBAL = "00000000-0000-0000-0000-000000000000";
 
 /** What a repeated request is answered with: the first answer, as long as its sandbox exists. */
 function receiptOf(sandboxId: string, response: UpdateConfigResponse): Uint8Array {

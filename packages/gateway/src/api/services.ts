@@ -45,6 +45,7 @@ import { providerStatusHandlers } from "./provider-status.ts";
 import { providerHandlers } from "./providers.ts";
 import { sandboxProviderHandlers } from "./sandbox-providers.ts";
 import { sandboxHandlers } from "./sandboxes.ts";
+import { settingsHandlers } from "./settings.ts";
 import { stagingHandlers } from "./staging.ts";
 import { refusingUnknownFields } from "./unknown-fields.ts";
 import { watchHandlers } from "./watch.ts";
@@ -79,6 +80,7 @@ export function openShellHandlers(deps: ApiDeps) {
     ...attachProviderHandlers(deps),
     ...providerStatusHandlers(deps),
     ...configHandlers(deps),
+    ...settingsHandlers(deps),
     ...logHandlers(deps),
     ...workspaceHandlers(deps),
     ...stagingHandlers(deps),

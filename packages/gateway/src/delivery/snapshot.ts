@@ -12,6 +12,7 @@ import type { GatewayConfig } from "../config/config.ts";
 import { defaultPolicy } from "../policies/default-policy.ts";
 import { policyHash } from "../policies/rules.ts";
 import { buildEnvironment, providerRevision, readAttached } from "../providers/environment.ts";
+import { deliveredSettings, type EffectiveSettings, effectiveSettings } from "../settings/effective.ts";
 import type { SandboxRecord, Store } from "../store/types.ts";
 import type { Vault } from "../store/vault.ts";
 import { redactSecrets } from "./redaction.ts";
@@ -48,6 +49,7 @@ export interface Snapshot {
   readonly providers: readonly string[];
   /** Revision of the sandbox's own settings. */
   readonly settingsRevision: bigint;
+  readonly settings: EffectiveSettings;
   /** Opens the credentials: only when they are about to be sent. */
   readonly environment: () => ProviderEnvironment;
 }
@@ -56,11 +58,12 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
   const { store, vault, clock } = deps;
   const { workspace } = record;
   const { providers, providerAttachmentEpoch: attachmentEpoch } = record.spec;
-  const [{ policy, version, hash }, attached, { revision: settingsRevision }] = await Promise.all([
+  const [{ policy, version, hash }, attached, settings] = await Promise.all([
     effectivePolicy(store, record.id),
     readAttached(store, workspace, providers),
-    store.settings.get(record.id),
+    effectiveSettings(store, record.id),
   ]);
+  const { revision: settingsRevision } = settings;
   const now = clock.now();
   const revision = providerRevision(attached, policy, now);
   const facts = {
@@ -68,19 +71,23 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
     policyHash: hash,
     providerRevision: revision,
     attachmentEpoch,
-    settings: {},
+    settings: deliveredSettings(settings),
     validationFailureMode: deps.config.policyValidationFailureMode,
     policySource: "sandbox",
     globalPolicyVersion: 0,
     middleware: [],
   };
-  const config = create(SandboxConfigSchema, { ...facts, policy, configRevision: configRevision(facts) });
+  const config = create(SandboxConfigSchema, {
+    ...facts,
+    policy,
+    configRevision: configRevision({ ...facts, settingsRevision: String(settingsRevision) }),
+  });
   const environment = () => {
     const made = buildEnvironment(vault, workspace, attached, policy, now, revision);
     const complete = create(ProviderEnvironmentSchema, { ...made, attachmentEpoch, policyHash: hash });
     return redactSecrets(ProviderEnvironmentSchema, complete);
   };
-  return { config, providerRevision: revision, workspace, providers, settingsRevision, environment };
+  return { config, providerRevision: revision, workspace, providers, settingsRevision, settings, environment };
 }
 
 /** Reads before a capture is given up for now: the configuration changes faster than it can be read. */

@@ -44,7 +44,8 @@ const USED: Readonly<Record<string, string>> = {
   DeleteProviderRequest: "workspace_scope name allow_missing request_id",
   GetSandboxConfigRequest: "workspace_scope name",
   UpdateConfigRequest:
-    "workspace_scope sandbox policy merge_operations expected_resource_version annotations request_id",
+    "workspace_scope sandbox policy setting_key setting_value delete_setting merge_operations expected_resource_version annotations request_id",
+  SettingValue: "string_value bool_value",
   GetSandboxPolicyStatusRequest: "workspace_scope sandbox version",
   ListSandboxPoliciesRequest: "workspace_scope sandbox page_size page_token",
   GetWorkspaceRequest: "name",
@@ -108,6 +109,8 @@ function scalarValue(scalar: ScalarType): unknown {
 function withField(request: object, [field, ...rest]: readonly DescField[]): object {
   const name = field!.localName;
   const present = (request as Record<string, object | undefined>)[name];
+  if (field!.oneof !== undefined)
+    return { ...request, [field!.oneof.localName]: { case: name, value: sampleValue(field!) } };
   return { ...request, [name]: rest.length === 0 ? sampleValue(field!) : withField(present ?? {}, rest) };
 }
 
@@ -140,9 +143,10 @@ describe("fields of requests", () => {
   );
 
   it.each(refused)("$rpc refuses $path, naming it", async ({ rpc, path, fields, gap }) => {
-    // `global` stands in place of a sandbox, and what belongs to a setting is refused with a policy.
+    // `global` stands in place of a sandbox, and a setting in place of a policy.
     const global = fields.at(-1)!.name === "global" ? { workspaceScope: undefined, sandbox: "" } : {};
-    const alone = path === "setting_key" ? { policy: undefined } : {};
+    const setting = { policy: undefined, settingKey: "ocsf_json_enabled" };
+    const alone = path.startsWith("setting_value.") ? setting : {};
     const request = withField(sampleOf(rpc, { ...global, ...alone }), fields) as Record<string, unknown>;
     const { code, fields: named, message } = await refusal(gateway, rpc, request);
     expect(Code[code]).toBe(gap.answer === "UNIMPLEMENTED" ? "Unimplemented" : "InvalidArgument");
@@ -270,7 +274,17 @@ describe("fields of answers", () => {
       policy: { ...spec.policy, networkPolicies: {} },
       annotations: { a: "w" },
     });
-    for (const rpc of ["getSandboxPolicyStatus", "getSandboxConfig"] as const) await answer(rpc);
+    const setting = { policy: undefined, settingKey: "ocsf_json_enabled" };
+    const on = { value: { case: "boolValue", value: true } };
+    await answer("updateConfig", { ...setting, settingValue: on });
+    await answer("updateConfig", { ...setting, deleteSetting: true });
+    await client.updateConfig({
+      global: true,
+      settingKey: "proposal_approval_mode",
+      settingValue: { value: { case: "stringValue", value: "auto" } },
+    });
+    await client.updateConfig({ global: true, settingKey: "ocsf_json_enabled", settingValue: on as never });
+    for (const rpc of ["getSandboxPolicyStatus", "getSandboxConfig", "getGatewayConfig"] as const) await answer(rpc);
     await answer("listSandboxPolicies", { pageSize: 1 });
     gateway.host!.outcomeOf = () => ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD;
     await answer("updateConfig", { policy: spec.policy });

@@ -272,6 +272,21 @@ describe("request ids of every mutation", () => {
     expect(status.revision?.version).toBe(1);
   });
 
+  it("hold for settings: of a sandbox and of the gateway", async () => {
+    await ready(gateway);
+    const setting = { settingKey: "ocsf_json_enabled", settingValue: { value: { case: "boolValue", value: true } } };
+    for (const where of [{ ...inWorkspace("default"), sandbox: "x" }, { global: true }]) {
+      const request = { ...where, ...setting, requestId: randomUUID() };
+      const first = await call(gateway, "updateConfig", request);
+      expect([first.error, first.headers.get("openshell-replayed")]).toEqual([undefined, null]);
+      const again = await call(gateway, "updateConfig", request);
+      expect([again.error, again.headers.get("openshell-replayed")]).toEqual([undefined, "true"]);
+      expect(again.message).toEqual(first.message);
+      const other = { ...request, settingValue: { value: { case: "boolValue", value: false } } };
+      expect((await refusal(gateway, "updateConfig", other)).reason).toBe("REQUEST_ID_PAYLOAD_MISMATCH");
+    }
+  });
+
   it("tell an execution whose sandbox was replaced that it is, and never start another", async () => {
     await ready(gateway);
     const request = { ...inWorkspace("default"), sandbox: "x", command: ["true"], requestId: randomUUID() };

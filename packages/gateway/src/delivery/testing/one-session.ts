@@ -51,6 +51,7 @@ export function snapshotOf(stored: Stored, onOpen: () => void = () => {}): Snaps
     workspace: "default",
     providers: [stored.providers],
     settingsRevision: 0n,
+    settings: { revision: 0n, entries: [] },
     environment: () => {
       onOpen();
       return create(ProviderEnvironmentSchema, { providerRevision, attachmentEpoch, policyHash });
