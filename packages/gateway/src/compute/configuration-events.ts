@@ -17,6 +17,7 @@ import { describeError, LogField, RuntimeError } from "@openshell/base";
 import type { Logger } from "pino";
 import type { ComponentName, DeliveryOutcome } from "../delivery/delivery.ts";
 import type { ConfigOperations } from "../delivery/operations.ts";
+import { isInForce } from "../delivery/outcome.ts";
 import { captureSnapshot, effectivePolicy, revisionNumber, type SnapshotDeps } from "../delivery/snapshot.ts";
 import { policyHash, withoutGatewayMarks } from "../policies/rules.ts";
 import type {
@@ -177,7 +178,25 @@ export class ConfigurationEvents {
     operations.tell(decision);
   }
 
-  /** A refused start, shown. Resolves with the milliseconds that are left to correct it. */
+  /** What a running sandbox refused on a reconnect is recorded like a refused change. */
+  async refused(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void> {
+    const facts = { ...bootstrap.config, settingsRevision: bootstrap.settingsRevision };
+    for (const component of ["config", "environment"] as const) {
+      const { outcome, failure: reason } = results[component];
+      if (isInForce(outcome)) continue;
+      await this.delivered(identity, {
+        component,
+        verdict: "rejected",
+        applied: false,
+        news: true,
+        facts,
+        outcome,
+        failure: reason,
+      });
+    }
+  }
+
+  /** A refused start, shown. Resolves with the time until which it can be corrected. */
   async rejected(identity: SessionIdentity, reason: Failure): Promise<number> {
     const { clock, change, controller, feeds, log } = this.#deps;
     const now = clock.now();
@@ -212,7 +231,7 @@ export class ConfigurationEvents {
     controller().pauseProvisioning(identity.sandboxId);
     log.warn({ [LogField.sandboxId]: identity.sandboxId, [LogField.code]: reason.code }, message);
     feeds.of(identity.sandboxId).addEvent({ type: "Warning", reason: "ConfigurationInvalid", message }, now);
-    return Math.max(0, deadline - now);
+    return deadline;
   }
 
   /** The start ends; the sandbox says why. */

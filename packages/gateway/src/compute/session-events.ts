@@ -104,6 +104,10 @@ export class SessionEvents implements SessionBackend {
     return this.#configuration.applied(identity, bootstrap, results);
   }
 
+  configurationRefused(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void> {
+    return this.#configuration.refused(identity, bootstrap, results);
+  }
+
   configurationRejected(identity: SessionIdentity, reason: Failure): Promise<number> {
     return this.#configuration.rejected(identity, reason);
   }

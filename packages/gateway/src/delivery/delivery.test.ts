@@ -151,6 +151,14 @@ describe("delivery to one session", () => {
       expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: true, facts: { policyVersion: 1 } });
     });
 
+    it("begins a session anew whose supervisor has no configuration in force", async () => {
+      await session.change({ version: 2 });
+      const update = session.sent[1]!;
+      const failure = { code: "apply_unavailable", message: "no configuration was accepted yet" };
+      await session.answer(update, Outcome.UNSUPPORTED, "", failure);
+      expect(session.failed).toBeInstanceOf(Error);
+    });
+
     it("counts a retained local override as acknowledged, though nothing of it is in force", async () => {
       await session.change({ version: 2 });
       await session.answer(session.sent[0], Outcome.APPLIED);

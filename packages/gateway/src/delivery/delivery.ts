@@ -11,7 +11,7 @@ import {
   type SupervisorDownlink,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import type { Clock } from "@openshell/base";
-import type { Bootstrap } from "../sessions/backend.ts";
+import type { AppliedComponents, Bootstrap } from "../sessions/backend.ts";
 import { failure } from "../sessions/failure.ts";
 import { MAX_CONFIG_BYTES } from "../sessions/limits.ts";
 import { DONE } from "../sessions/reader.ts";
@@ -147,10 +147,15 @@ export class SessionDelivery {
     return workspace === this.#workspace && (provider === undefined || this.#providers.includes(provider));
   }
 
-  /** The bootstrap was applied, and that is durable: what changed since it was read is sent now. */
-  bootstrapDone(results?: { readonly config: { readonly outcome: ConfigApplyOutcome } }): void {
+  /** The bootstrap was answered, and what came of it is durable: what changed since it was read is sent now. */
+  bootstrapDone(results?: AppliedComponents): void {
     this.#bootstrapped = true;
-    this.#config.degraded = results?.config.outcome === ConfigApplyOutcome.DEGRADED;
+    if (results !== undefined) {
+      const { config, environment } = results;
+      if (!isInForce(config.outcome)) refuse(this.#config, this.#config.acknowledged);
+      if (!isInForce(environment.outcome)) refuse(this.#environment, this.#environment.acknowledged);
+      this.#config.degraded = config.outcome === ConfigApplyOutcome.DEGRADED;
+    }
     this.#request();
   }
 
@@ -215,6 +220,10 @@ export class SessionDelivery {
     }
     if (this.#closed) return;
     state.inFlight = undefined;
+    if (message.result.failure?.code === NOTHING_IN_FORCE) {
+      this.#deps.fail(new Error("the supervisor has no configuration: its session begins anew"));
+      return;
+    }
     this.#settle(name, sent, verdict, outcome);
     this.#pair();
     this.#request();
@@ -250,11 +259,7 @@ export class SessionDelivery {
       state.staged = sent.key;
       state.stagedPair = pairing(sent.facts);
     } else {
-      // What was in force before may be so no more: going back to it is a delivery like any other.
-      state.acknowledged = "";
-      state.acknowledgedPair = "";
-      state.values = "";
-      state.refused = sent.key;
+      refuse(state, sent.key);
     }
   }
 
@@ -400,7 +405,18 @@ export class SessionDelivery {
   }
 }
 
+/** A supervisor that never had a configuration in force takes a bootstrap only. */
+const NOTHING_IN_FORCE = "apply_unavailable";
+
 const CONTRADICTION = failure("revision_mismatch", "the outcome contradicts the revision that is in force");
+
+/** What was in force before may be so no more: going back to it is a delivery like any other. */
+function refuse(state: ComponentState, key: string): void {
+  state.acknowledged = "";
+  state.acknowledgedPair = "";
+  state.values = "";
+  state.refused = key;
+}
 
 function initial(acknowledged: string, pair: string, values: string): ComponentState {
   return {

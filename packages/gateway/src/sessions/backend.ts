@@ -71,9 +71,11 @@ export interface SessionBackend {
   bootstrap(identity: SessionIdentity): Promise<Bootstrap>;
   /** The configuration is in force. Resolves when that is durable: only then may the workload start. */
   configurationApplied(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void>;
+  /** A running sandbox refused what it was given on a reconnect. Resolves when that is durable. */
+  configurationRefused(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void>;
   /**
-   * The start cannot go on with this configuration; it waits for a change. Resolves with the milliseconds that are left for
-   * it: reconnects and further refusals of the same configuration do not extend them.
+   * The start cannot go on with this configuration; it waits for a change. Resolves with the wall-clock time until which
+   * it may: reconnects and further refusals of the same configuration do not move it.
    */
   configurationRejected(identity: SessionIdentity, reason: Failure): Promise<number>;
   /** Nobody corrected the configuration in time, or the start-up exchange failed for good: the start ends. */

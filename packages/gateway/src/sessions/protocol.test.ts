@@ -1,6 +1,6 @@
 import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
-import { ConfigurationAdmissionState, SandboxPhase } from "@openshell/api";
+import { ConfigurationAdmissionState, PolicyStatus, SandboxPhase } from "@openshell/api";
 import {
   type AttachSandbox,
   type ConfigUpdate,
@@ -14,6 +14,7 @@ import {
 import { BoundedQueue } from "@openshell/base/queue.ts";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { Harness } from "../api/testing/harness.ts";
+import { WAIT_HEADER } from "../delivery/wait-limit.ts";
 import { HOST_SECRET_HEADER, SANDBOX_TOKEN_HEADER } from "./service.ts";
 
 type Up = MessageInitShape<typeof SupervisorUplinkSchema>["message"];
@@ -108,15 +109,12 @@ describe("the supervisor protocol", () => {
     },
   });
   const admission = async () => (await gateway.get()).status?.configurationAdmission;
-  const setPolicy = (host: string) =>
-    gateway.client.updateConfig({
-      workspaceScope: gateway.scope,
-      sandbox: "box",
-      policy: {
-        version: 1,
-        networkPolicies: { a: { endpoints: [{ host, port: 443 }], binaries: [{ path: "/x" }] } },
-      },
-    });
+  const setPolicy = (host: string) => {
+    const rule = { endpoints: [{ host, port: 443 }], binaries: [{ path: "/x" }] };
+    const policy = { version: 1, networkPolicies: { a: rule } };
+    const request = { workspaceScope: gateway.scope, sandbox: "box", policy };
+    return gateway.client.updateConfig(request, { headers: { [WAIT_HEADER]: "0" } });
+  };
   const rejection = async (peer: Peer) => {
     const message = await peer.next();
     return message.case === "rejected" ? message.value.failure?.code : message;
@@ -238,6 +236,35 @@ describe("the supervisor protocol", () => {
     const message = await again.next();
     expect(message).toMatchObject({ case: "accepted", value: { sandboxConfig: { policyVersion: 2 } } });
     if (message.case === "accepted") expect(message.value.mainProcess).toBeUndefined();
+  });
+
+  it("lets a running sandbox go on that refuses a configuration on a reconnect, and repairs it live", async () => {
+    const first = await acceptedPeer();
+    first.peer.send(applied(first.accepted));
+    expect((await first.peer.next()).case).toBe("admitted");
+    first.peer.send({ case: "ready", value: { workloadIdentity: "1000:1000" } });
+    await gateway.phase(SandboxPhase.READY);
+    first.peer.up.close();
+    await setPolicy("bad.example.com");
+    const again = connect();
+    again.send(hello({ connectionEpoch: 2n, firstStart: false, imagePolicy: undefined }));
+    const message = await again.next();
+    if (message.case !== "accepted") throw new Error(`got ${message.case}`);
+    again.send({ case: "bootstrapResult", value: result(7, "")(message.value.sessionId) });
+    expect((await again.next()).case).toBe("admitted");
+    again.send({ case: "ready", value: { workloadIdentity: "1000:1000" } });
+    const policy = async () => {
+      const scope = { workspaceScope: gateway.scope, sandbox: "box" };
+      return (await gateway.client.getSandboxPolicyStatus({ ...scope, version: 2 })).revision?.status;
+    };
+    await gateway.until(async () => (await policy()) === PolicyStatus.FAILED, "the refusal");
+    expect((await gateway.get()).status).toMatchObject({ phase: SandboxPhase.READY, currentPolicyVersion: 1 });
+    await setPolicy("good.example.com");
+    const updates = [await again.next(), await again.next()];
+    expect(updates.map((update) => (update as { value: ConfigUpdate }).value.component)).toMatchObject([
+      { case: "providerEnvironment" },
+      { case: "sandboxConfig", value: { policyVersion: 3 } },
+    ]);
   });
 
   it("takes a prepared policy as a proposal: a bad one is refused, nothing starts", async () => {

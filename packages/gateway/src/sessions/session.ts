@@ -225,16 +225,21 @@ export class SupervisorSession implements SessionIdentity {
     if (message.case !== "bootstrapResult") throw unexpected(message.case, "bootstrap result");
     const results = this.#checkBootstrap(message.value, bootstrap);
     const refused = [results.config, results.environment].find((result) => !isInForce(result.outcome));
-    if (refused !== undefined) {
-      this.#deps.onBootstrap?.("refused");
+    if (refused !== undefined) this.#deps.onBootstrap?.("refused");
+    if (refused !== undefined && this.#firstStart) {
       const reason = refused.failure ?? failure("configuration_rejected", "the supervisor refused the configuration");
       // The supervisor starts over with whatever it is then.
       if (await this.#hold(uplink, reason, seen)) this.close();
       return false;
     }
-    // Nothing counts as acknowledged before this is durable: when it fails, the session ends and the next one begins anew.
-    await backend.configurationApplied(this, bootstrap, results);
-    this.#deps.onBootstrap?.("applied");
+    if (refused === undefined) {
+      // Nothing counts as acknowledged before this is durable: when it fails, the session ends and the next one begins anew.
+      await backend.configurationApplied(this, bootstrap, results);
+      this.#deps.onBootstrap?.("applied");
+    } else {
+      // A workload that runs goes on under what is in force, which may be that everything is denied.
+      await backend.configurationRefused(this, bootstrap, results);
+    }
     const { configRevision } = sandboxConfig;
     const { providerRevision } = providerEnvironment;
     this.send({ case: "admitted", value: create(ConfigurationAdmittedSchema, { configRevision, providerRevision }) });
@@ -350,13 +355,14 @@ export class SupervisorSession implements SessionIdentity {
    */
   async #hold(uplink: AsyncIterator<SupervisorUplink>, reason: Failure, seen: number): Promise<boolean> {
     const { backend, clock, publications } = this.#deps;
-    const leftMs = await backend.configurationRejected(this, reason);
+    const deadline = await backend.configurationRejected(this, reason);
     const change = Promise.withResolvers<"changed">();
     this.#changed = () => change.resolve("changed");
     this.#setState("held");
     // It may have been changed between being read and being refused.
     if (publications() !== seen) this.#changed();
     const timer = new AbortController();
+    const leftMs = Math.max(0, deadline - clock.now());
     const late = clock.sleep(leftMs, { signal: timer.signal, unref: true }).then(() => "late" as const);
     late.catch(() => {});
     try {

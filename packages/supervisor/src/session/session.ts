@@ -210,7 +210,9 @@ export class Session {
     });
     this.#sessionId = accepted.sessionId;
     // A configuration that cannot be applied starts nothing and thaws nothing: the gateway decides what comes next.
-    if (outcome.accepted) this.#begin = () => this.#startOrResume(accepted, firstStart);
+    // A workload that runs goes on under what is in force, which may be that everything is denied.
+    const goesOn = outcome.accepted || (!firstStart && configuration.config !== undefined);
+    this.#begin = goesOn ? () => this.#startOrResume(accepted, firstStart) : async () => {};
   }
 
   async #startOrResume(accepted: SessionAccepted, firstStart: boolean): Promise<void> {

@@ -121,7 +121,12 @@ export class OneSession {
   }
 
   /** Answers an update; `applied` when it is not the revision that was sent. */
-  async answer(update: ConfigUpdate | undefined, outcome: ConfigApplyOutcome, applied?: string): Promise<void> {
+  async answer(
+    update: ConfigUpdate | undefined,
+    outcome: ConfigApplyOutcome,
+    applied?: string,
+    failure?: { readonly code: string; readonly message: string },
+  ): Promise<void> {
     const { component, updateId, sequence } = update!;
     const own =
       component.case === "sandboxConfig"
@@ -139,7 +144,11 @@ export class OneSession {
         sequence,
         component:
           component.case === "sandboxConfig" ? ConfigComponent.SANDBOX_CONFIG : ConfigComponent.PROVIDER_ENVIRONMENT,
-        result: { outcome, appliedRevision: applied ?? (none ? "" : own) },
+        result: {
+          outcome,
+          appliedRevision: applied ?? (none ? "" : own),
+          ...(failure === undefined ? {} : { failure }),
+        },
       }),
     );
     await settle();
