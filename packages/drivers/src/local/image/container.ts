@@ -1,5 +1,6 @@
 import { createReadStream, lstatSync, readFileSync } from "node:fs";
 import { join } from "node:path";
+import { escapeUntrusted } from "@openshell/base";
 import { z } from "zod";
 import { decompressed } from "./decompress.ts";
 import { ImageLimit } from "./limits.ts";
@@ -55,12 +56,24 @@ export async function unpackContainerImage(folder: string, unpacker: Unpacker): 
 
 function document<T>(folder: string, name: string, schema: z.ZodType<T>): T {
   const path = plainFile(folder, name);
-  if (lstatSync(path).size > ImageLimit.documentBytes) throw badArchive(`its ${name.slice(0, 80)} is too large`);
+  if (lstatSync(path).size > ImageLimit.documentBytes) throw badArchive(`its ${shown(name)} is too large`);
   try {
     return schema.parse(JSON.parse(readFileSync(path, "utf8")));
   } catch (error) {
-    throw badArchive(`its ${name.slice(0, 80)} is not what an image has: ${(error as Error).message.slice(0, 200)}`);
+    throw badArchive(`its ${shown(name)} is not what an image has: ${reason(error)}`);
   }
+}
+
+/** The first thing that is wrong with a document, in one line. */
+function reason(error: unknown): string {
+  const issue = error instanceof z.ZodError ? error.issues[0] : undefined;
+  if (issue === undefined) return (error as Error).message.slice(0, 200);
+  const place = issue.path.map(String).join(".");
+  return `${place === "" ? "" : `${place.slice(0, 80)}: `}${issue.message.slice(0, 200)}`;
+}
+
+function shown(name: string): string {
+  return escapeUntrusted(name, 80);
 }
 
 /** A file of the unpacked archive. Docker links equal layers to each other; whatever else is a link is refused. */
@@ -69,7 +82,7 @@ function plainFile(folder: string, name: string): string {
   for (let depth = 1; depth <= parts.length; depth++) {
     const stat = lstatSync(join(folder, ...parts.slice(0, depth)), { throwIfNoEntry: false });
     if (stat === undefined || !(depth < parts.length ? stat.isDirectory() : stat.isFile())) {
-      throw badArchive(`its ${name.slice(0, 80)} is missing`, "Save the image again: `docker save IMAGE -o x.tar`");
+      throw badArchive(`its ${shown(name)} is missing`, "Save the image again: `docker save IMAGE -o x.tar`");
     }
   }
   return join(folder, ...parts);

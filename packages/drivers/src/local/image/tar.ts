@@ -20,6 +20,8 @@ export interface TarEntry {
 }
 
 const BLOCK = 512;
+/** Of a refusal; more of it would be the archive's own words. Characters. */
+const MAX_REASON = 500;
 const KINDS: Readonly<Record<string, TarEntry["kind"]>> = {
   "\0": "file",
   "0": "file",
@@ -39,7 +41,7 @@ export function badArchive(
   what: string,
   next = "Make the archive again, for example with `docker export`",
 ): DriverError {
-  return new DriverError("image_invalid", `the archive cannot be used: ${what}`, { next });
+  return new DriverError("image_invalid", `the archive cannot be used: ${escapeUntrusted(what, MAX_REASON)}`, { next });
 }
 
 /** A path of an archive for people. */

@@ -109,6 +109,11 @@ function translated(error: unknown): unknown {
   return new DriverError(
     "image_unavailable",
     full ? "the disk is full: the image does not fit" : `the image cannot be unpacked: ${(error as Error).message}`,
-    { next: full ? "Free space where the gateway keeps its state, or use a smaller image" : "", cause: error },
+    {
+      next: full
+        ? "Free space where the gateway keeps its state, or use a smaller image"
+        : "Check that the archive can be read, and the disk on which the gateway keeps its state",
+      cause: error,
+    },
   );
 }

@@ -163,7 +163,8 @@ export class Unpacker {
     if (path === target) return;
     const parent = parentOf(target);
     const stat = this.#folders.has(parent) ? lstatSync(this.#at(target), { throwIfNoEntry: false }) : undefined;
-    if (path === "" || stat === undefined || stat.isDirectory()) {
+    // In place of a folder above its target it would remove that first.
+    if (path === "" || stat === undefined || stat.isDirectory() || target.startsWith(`${path}/`)) {
       throw badArchive(
         `${shownPath(path)} is a link to ${shownPath(target)}, which is no file before it in the archive`,
       );
