@@ -129,6 +129,27 @@ describe("configuration over a session", () => {
     await session.expect("ready");
     expect(box.boundary.resumed).toBe(1);
   });
+  it("goes on in quarantine when a reconnect brings a policy that cannot be enforced, and takes the next one live", async () => {
+    await box.running();
+    box.gateway.cut();
+    const session = await box.nextSession();
+    await session.expect("hello");
+    const sandboxConfig = config("2", 99);
+    session.send({
+      message: {
+        case: "accepted",
+        value: { sessionId: "s2", sandboxConfig, providerEnvironment: { providerRevision: "p1", policyHash: "h2" } },
+      },
+    });
+    expect(await session.expect("bootstrapResult")).toMatchObject({
+      sandboxConfig: { outcome: ConfigApplyOutcome.FAILED_CLOSED },
+    });
+    session.send({ message: { case: "admitted", value: {} } });
+    await session.expect("ready");
+    expect(box.boundary.resumed).toBe(1);
+    session.send(update("u1", 1n, config("1")));
+    expect(await session.expect("updateResult")).toMatchObject({ result: { appliedRevision: "1" } });
+  });
   it("repeats no start-up exchange on a reconnect: a candidate ends the session, and the workload runs on (GATOR-c10f3724-01)", async () => {
     await box.running();
     box.gateway.cut();
