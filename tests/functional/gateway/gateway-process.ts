@@ -92,6 +92,11 @@ export class GatewayProcess implements AsyncDisposable {
     return { line, ms: performance.now() - startedAt };
   }
 
+  /** What the last one wrote to its standard error; resolves when it has ended. */
+  get stderr(): Promise<string> {
+    return this.#stderr;
+  }
+
   /** As `start`; throws unless it is ready. */
   async started(args: readonly string[] = [], env: Record<string, string> = {}): Promise<GatewayRecord> {
     const { line } = await this.start(args, env);

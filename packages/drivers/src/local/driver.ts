@@ -287,7 +287,11 @@ class LocalDriver implements ComputeDriver {
       const launched = await this.#with.folders.readLaunch(id).catch(() => undefined);
       if (launched === undefined)
         found.push({ sandboxId: id, generation: 0n, name: "", workspace: "", running: undefined });
-      else found.push(await this.#describe(launched));
+      else {
+        const { generation, name, workspace } = launched;
+        const unknown = { sandboxId: id, generation, name, workspace, running: undefined };
+        found.push(await this.#describe(launched).catch(unlessUnreadable(unknown)));
+      }
     }
     return found;
   }
@@ -464,10 +468,10 @@ class LocalDriver implements ComputeDriver {
 
   async #describe(launched: LaunchRecord): Promise<DriverSandbox> {
     const { folders, processes } = this.#with;
-    // A damaged record tells of nothing that runs: its sandbox can be deleted, and the others are not held up.
     const started = await folders.readStarted(launched.sandboxId).catch((error: unknown) => {
-      if (error instanceof DriverError && error.code === "state_unreadable") return undefined;
-      throw error;
+      // That nothing runs must not be said of what does: its record may be restored, or its end asked for.
+      if (processes.withTitle(launched.title).length > 0) throw error;
+      return unlessUnreadable(undefined)(error);
     });
     const running =
       started !== undefined && started.generation === launched.generation && isAlive(processes, started.record)
@@ -519,10 +523,7 @@ class LocalDriver implements ComputeDriver {
 
   /** What a launch of this sandbox left, or would have left where no record says more: damaged state must not make a sandbox immortal. */
   async #traces(sandboxId: string): Promise<Traces> {
-    const launched = await this.#with.folders.readLaunch(sandboxId).catch((error: unknown) => {
-      if (error instanceof DriverError && error.code === "state_unreadable") return undefined;
-      throw error;
-    });
+    const launched = await this.#with.folders.readLaunch(sandboxId).catch(unlessUnreadable(undefined));
     return (
       launched ?? {
         sandboxId,
@@ -546,6 +547,14 @@ class LocalDriver implements ComputeDriver {
   #title(sandboxId: string): string {
     return `openshell-init:${shortId(this.#options.paths.state, sandboxId)}`;
   }
+}
+
+/** Takes a damaged record for `instead`; what else failed has failed. */
+function unlessUnreadable<T>(instead: T): (error: unknown) => T {
+  return (error) => {
+    if (error instanceof DriverError && error.code === "state_unreadable") return instead;
+    throw error;
+  };
 }
 
 function notFound(sandboxId: string): DriverError {

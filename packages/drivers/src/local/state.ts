@@ -176,7 +176,8 @@ export class SandboxFolders {
   }
 
   removeStarted(sandboxId: string): Promise<void> {
-    return rm(join(this.of(sandboxId), "started.json"), { force: true });
+    // Whatever stands in its place.
+    return rm(join(this.of(sandboxId), "started.json"), { force: true, recursive: true });
   }
 
   /** Removes a sandbox's folder whatever modes the agent gave its files. Moved aside first, so that a crash cannot leave half a sandbox under its name. */
