@@ -225,6 +225,22 @@ describe("delivery to one session", () => {
         expect(session.outcomes.at(-1)).toMatchObject({ component: "environment", applied: true, news: true });
       });
 
+      it("sends the staged half as it was built, unless something may have changed since", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        await session.answer(session.sent[1], Outcome.APPLIED);
+        expect(session.story.slice(2)).toEqual(["environment p2"]);
+        expect(session.builds).toBe(1);
+        await session.answer(session.sent[2], Outcome.IGNORED_DUPLICATE);
+
+        await session.change({ version: 3, providers: "p3" });
+        await session.answer(session.sent[3], Outcome.AWAITING_COMPONENT);
+        await session.change({ version: 4, providers: "p4" });
+        await session.answer(session.sent[4], Outcome.APPLIED);
+        expect(session.story.slice(5)).toEqual(["environment p4", "config 4"]);
+        expect(session.builds).toBe(3);
+      });
+
       it("builds the refused counterpart of a staged half again, once", async () => {
         await session.change({ version: 2, providers: "p2" });
         await session.answer(session.sent[0], Outcome.FAILED_CLOSED);

@@ -117,6 +117,7 @@ export class SessionDelivery {
   /** Pairing identities for which a counterpart was built again, and a staged half sent again: once each. */
   #counterpartFor = "";
   #resentFor = "";
+  #last: Snapshot | undefined;
   #retryMs = BUILD_RETRY_FIRST_MS;
   #retry: AbortController | undefined;
 
@@ -226,6 +227,7 @@ export class SessionDelivery {
     }
     this.#settle(name, sent, verdict, outcome);
     this.#pair();
+    this.#release();
     this.#request();
   }
 
@@ -233,8 +235,17 @@ export class SessionDelivery {
   close(): void {
     this.#closed = true;
     this.#dirty = undefined;
+    this.#last = undefined;
     for (const { inFlight } of [this.#config, this.#environment]) inFlight?.limit.abort(DONE);
     this.#retry?.abort(DONE);
+  }
+
+  /** What was built last is kept only while a half of it may be sent again. */
+  #release(): void {
+    const open = [this.#config, this.#environment].some(
+      ({ inFlight, staged }) => inFlight !== undefined || staged !== "",
+    );
+    if (!open) this.#last = undefined;
   }
 
   #state(name: ComponentName): ComponentState {
@@ -278,6 +289,7 @@ export class SessionDelivery {
       if (this.#resentFor === pair) return;
       this.#resentFor = pair;
       half.again = true;
+      if (this.#resend(half, pair)) return;
     } else {
       if (this.#counterpartFor === pair) return;
       this.#counterpartFor = pair;
@@ -286,10 +298,21 @@ export class SessionDelivery {
     this.#dirty ??= "sandbox";
   }
 
+  /** Sends a half as it was built last, unless anything may have changed since. False: it has to be built. */
+  #resend(half: ComponentState, pair: string): boolean {
+    const last = this.#last;
+    if (last === undefined || this.#dirty !== undefined || pairing(last.config) !== pair) return false;
+    const name = half === this.#config ? "config" : "environment";
+    // What is too large was never sent, so it is not sent again: this waits for nothing.
+    void this.#offerOne(name, last);
+    return true;
+  }
+
   /** Secrets go first: a policy that refers to a value never arrives long before it. */
-  async #offer({ config, workspace, providers, settingsRevision, environment }: Snapshot): Promise<void> {
-    this.#workspace = workspace;
-    this.#providers = providers;
+  async #offer(snapshot: Snapshot): Promise<void> {
+    this.#last = snapshot;
+    this.#workspace = snapshot.workspace;
+    this.#providers = snapshot.providers;
     if (this.#reconciling) {
       this.#reconciling = false;
       this.#counterpartFor = "";
@@ -300,43 +323,26 @@ export class SessionDelivery {
         if (state.degraded) state.again = true;
       }
     }
-    const { configRevision, policyVersion, policyHash, policySource, globalPolicyVersion } = config;
-    const { providerRevision, attachmentEpoch } = config;
-    const facts: DeliveredFacts = {
-      configRevision,
-      policyVersion,
-      policyHash,
-      policySource,
-      globalPolicyVersion,
-      providerRevision,
-      attachmentEpoch,
-      settingsRevision,
-    };
-    const pair = pairing(config);
-    await this.#offerOne("environment", pair, providerRevision, facts, () => ({
-      case: "providerEnvironment",
-      value: environment(),
-    }));
-    await this.#offerOne("config", configRevision, configRevision, facts, () => ({
-      case: "sandboxConfig",
-      value: config,
-    }));
+    await this.#offerOne("environment", snapshot);
+    await this.#offerOne("config", snapshot);
+    this.#release();
   }
 
-  async #offerOne(
-    name: ComponentName,
-    key: string,
-    revision: string,
-    facts: DeliveredFacts,
-    component: () => ConfigUpdate["component"],
-  ): Promise<void> {
+  async #offerOne(name: ComponentName, { config, settingsRevision, environment }: Snapshot): Promise<void> {
+    const { configRevision, providerRevision } = config;
+    const [key, revision] = name === "config" ? [configRevision, configRevision] : [pairing(config), providerRevision];
     const state = this.#state(name);
     const known = key === state.acknowledged || key === state.refused || key === state.staged;
     if (this.#closed || (known && !state.again)) return;
     state.again = false;
     const sequence = state.sequence + 1n;
     const updateId = randomUUID();
-    const value = create(ConfigUpdateSchema, { updateId, sequence, component: component() });
+    const component: ConfigUpdate["component"] =
+      name === "config"
+        ? { case: "sandboxConfig", value: config }
+        : { case: "providerEnvironment", value: environment() };
+    const value = create(ConfigUpdateSchema, { updateId, sequence, component });
+    const facts = factsOf(config, settingsRevision);
     const sent = { updateId, sequence, key, revision, facts, limit: new AbortController(), answered: false };
     if (toBinary(ConfigUpdateSchema, value).length > MAX_CONFIG_BYTES) {
       const reason = failure("payload_too_large", `the ${name} exceeds ${MAX_CONFIG_BYTES} bytes`, {
@@ -416,6 +422,21 @@ function refuse(state: ComponentState, key: string): void {
   state.acknowledgedPair = "";
   state.values = "";
   state.refused = key;
+}
+
+function factsOf(config: SandboxConfig, settingsRevision: bigint): DeliveredFacts {
+  const { configRevision, policyVersion, policyHash, policySource, globalPolicyVersion } = config;
+  const { providerRevision, attachmentEpoch } = config;
+  return {
+    configRevision,
+    policyVersion,
+    policyHash,
+    policySource,
+    globalPolicyVersion,
+    providerRevision,
+    attachmentEpoch,
+    settingsRevision,
+  };
 }
 
 function initial(acknowledged: string, pair: string, values: string): ComponentState {

@@ -115,6 +115,27 @@ describe("the snapshot of a sandbox", () => {
     expect(reads).toBe(3);
   });
 
+  it("is read once while only others are written, and none of their commits came in between", async () => {
+    await setPolicy("a.example.com");
+    let reads = 0;
+    const counting: Partial<Store> = {
+      policies: {
+        ...store.policies,
+        latest: (scope) => {
+          reads += 1;
+          return store.policies.latest(scope);
+        },
+      },
+    };
+    // Begun, and not answered before the snapshot is read.
+    const under = store.write(store.sandboxes.update("s", "any", { labels: { a: "b" } }));
+    const moment = store.version();
+    await captureSnapshot(deps(counting), "s");
+    if (store.version() === moment) expect(reads).toBe(1);
+    await under;
+    expect(store.version()).not.toBe(moment);
+  });
+
   it("is read three times at most when it changes each time", async () => {
     let reads = 0;
     const always = busy(async (read) => {

@@ -69,7 +69,7 @@ export async function openStore(path: string): Promise<Store> {
         }
       }
     },
-    version,
+    version: reader.version,
     async check() {
       const start = performance.now();
       if (writer.lost !== undefined) throw writer.lost;

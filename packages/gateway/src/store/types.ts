@@ -39,8 +39,8 @@ export interface Store extends AsyncDisposable {
    */
   modifySandbox(id: string, mutate: (record: SandboxRecord) => SandboxChange | undefined): Promise<SandboxRecord>;
   /**
-   * Differs from its last value when anything was committed in between, by this process at once and by another one within
-   * moments; undefined while a commit is under way. Reads between two equal values show one state.
+   * Differs from its last value when anything was committed in between, by whatever process. Reads between two equal values
+   * show one state. Undefined when that cannot be said.
    */
   version(): number | undefined;
   /** Milliseconds that one trivial read took. Rejects when the database cannot be read or the writer has failed. */
