@@ -85,8 +85,7 @@ export const emptyAnswers: Readonly<Record<string, string>> = {
   "ConfigSnapshotRevision.sandbox_config": "only operations of providers are shown, whose target is a provider's",
   "ConfigSnapshotRevision.provider_environment": "as sandbox_config",
   "GetSandboxConfigResponse.global_policy_version": "a policy of the whole gateway is not built yet",
-  "GetSandboxConfigResponse.supervisor_middleware_services": "middleware services are not built yet",
-  "GetSandboxConfigResponse.extension_authentication_enabled": "middleware services are not built yet",
+  "GetSandboxConfigResponse.extension_authentication_enabled": "middleware services get no token yet",
   "PlatformEvent.metadata": "the gateway's own events have none",
   "SandboxStreamEvent.draft_policy_update": "policy drafts are not built yet",
 };

@@ -21,7 +21,7 @@ export interface GatewayDeps {
   readonly keys: DerivedKeys;
   readonly hosts: HostLauncher;
   readonly inspectionCas: InspectionCas;
-  /** Addresses that sandboxes may never reach: every TCP listener of this process and the configured resolvers, as `IP:port`. Changes only before `start`. */
+  /** Addresses that sandboxes may never reach: every TCP listener of this process, the configured resolvers and middleware services, as `IP:port` or `name:port`. */
   readonly alwaysDenied: () => readonly string[];
   /** Aborted when the gateway begins to stop: long-lived streams end with UNAVAILABLE. */
   readonly stopping: AbortSignal;

@@ -123,6 +123,7 @@ export const Finding = {
   credentialResponseLeak: "openshell.credentials.response_leak",
   credentialEndpointMismatch: "openshell.provider_credential.endpoint_mismatch",
   trafficUninspectable: "openshell.credentials.traffic_uninspectable",
+  middlewareUninspectable: "openshell.middleware.traffic_uninspectable",
   authorityMismatch: "openshell.http.request_authority_mismatch",
   landlockUnavailable: "landlock-unavailable",
   isolationReduced: "openshell.isolation.reduced",

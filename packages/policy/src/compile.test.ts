@@ -154,9 +154,14 @@ network_policies:
     expect(connect(text, "a.example.com")).toMatchObject({ code: "unsupported_middleware" });
     expect(connect(text, "b.example.com").allowed).toBe(true);
     expect(connect(text, "a.b.example.com").allowed).toBe(true);
-    expect(connect(text.replace("middleware: x", "middleware: x, on_error: fail_open"), "a.example.com").allowed).toBe(
-      true,
-    );
+    expect(connect(text, "b.example.com")).toMatchObject({ skippedMiddlewares: [] });
+  });
+
+  it("name the middlewares that may be left out, as what the traffic passes without", () => {
+    const entry = 'middleware: acme/scan, on_error: fail_open, endpoints: {include: ["*.example.com"]}';
+    const text = `${endpointText('host: "**.example.com", port: 443')}network_middlewares: {m: {${entry}}}\n`;
+    expect(connect(text, "a.example.com")).toMatchObject({ allowed: true, skippedMiddlewares: ["acme/scan"] });
+    expect(connect(text, "a.b.example.com")).toMatchObject({ allowed: true, skippedMiddlewares: [] });
   });
 
   it("give a stamped endpoint no claim to private addresses", () => {

@@ -91,15 +91,18 @@ class Compiled implements CompiledPolicy {
   readonly #exact = new Map<string, PortIndex>();
   readonly #patterns = new HostTrie();
   readonly #hostless: PortIndex = new Map();
-  /** Middlewares that must see the traffic of some hosts. */
+  /** Middlewares that must see the traffic of some hosts, and those that may be left out. */
   readonly #required: readonly Middleware[];
+  readonly #optional: readonly Middleware[];
   readonly #decisions = new BoundedCache<ConnectionDecision>(CACHED_DECISIONS);
   readonly #grants = new BoundedCache<Grant>(CACHED_GRANTS);
 
   constructor(policy: Policy, options: CompileOptions) {
     this.policy = policy;
     this.#endpoints = compileEndpoints(policy, options.resolvedBinaries);
-    this.#required = [...policy.networkMiddlewares.values()].filter((entry) => entry.onError !== "fail_open");
+    const middlewares = [...policy.networkMiddlewares.values()];
+    this.#required = middlewares.filter((entry) => entry.onError !== "fail_open");
+    this.#optional = middlewares.filter((entry) => entry.onError === "fail_open");
     for (const endpoint of this.#endpoints) {
       if (endpoint.wildcard) this.#patterns.add(endpoint.host, endpoint.id);
       else if (endpoint.host !== "") {
@@ -215,6 +218,7 @@ class Compiled implements CompiledPolicy {
       exactHost: matching.some((endpoint) => endpoint.host === host && !endpoint.source.advisorProposed),
       inspected: grant.inspected,
       allowUninspectedCredentials: matching.every((endpoint) => endpoint.source.allowUninspectedCredentials),
+      skippedMiddlewares: this.#optional.filter((entry) => selects(entry, host)).map(({ middleware }) => middleware),
       grant,
     });
   }

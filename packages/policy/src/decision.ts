@@ -34,6 +34,8 @@ export interface ConnectionAllowed {
   readonly inspected: boolean;
   /** Every matching endpoint accepts credentials without inspection or TLS in so many words (`allow_uninspected_credentials`). */
   readonly allowUninspectedCredentials: boolean;
+  /** Middlewares that fail open, select the host and cannot run: the traffic passes without them, which is to be told. */
+  readonly skippedMiddlewares: readonly string[];
   /** Opaque handle of the matching endpoints, for `request()` of the same generation. `sameGrant` compares decisions of two generations. */
   readonly grant: unknown;
 }

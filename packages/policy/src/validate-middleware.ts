@@ -8,6 +8,10 @@ import { PolicyLimit } from "./limits.ts";
 import type { Middleware, Policy } from "./model.ts";
 import { indexPath, keyPath } from "./violation.ts";
 
+/** Names of middlewares that run inside the supervisor begin so; other names are of registered services. */
+const BUILT_IN_PREFIX = "openshell/";
+const REGEX = "openshell/regex";
+
 export function validateMiddlewares(policy: Policy, report: Report, warnings: Report): void {
   const { networkMiddlewares } = policy;
   if (networkMiddlewares.size > PolicyLimit.middlewares) {
@@ -54,6 +58,10 @@ function validateEntry(key: string, entry: Middleware, path: string, report: Rep
       "names no middleware",
       "Add middleware: openshell/regex, or a registered name",
     );
+  } else if (entry.middleware.startsWith(BUILT_IN_PREFIX)) {
+    const problem = entry.middleware === REGEX ? regexProblem(entry.config ?? {}) : `no built-in '${entry.middleware}'`;
+    if (problem !== undefined)
+      invalid(path, problem, `The built-in middleware is ${REGEX}, and its config is {mode: redact}`);
   }
   if (entry.config !== undefined && utf8Length(JSON.stringify(entry.config)) > PolicyLimit.middlewareConfigBytes) {
     invalid(keyPath(path, "config"), `config is larger than ${PolicyLimit.middlewareConfigBytes} bytes`, "Shorten it");
@@ -80,6 +88,13 @@ function validateEntry(key: string, entry: Middleware, path: string, report: Rep
         invalid(at, `pattern '${pattern}' ${problem}`, "Use host patterns such as *.example.com");
     }
   }
+}
+
+/** What cannot be a setting of the built-in that replaces patterns. */
+function regexProblem(config: NonNullable<Middleware["config"]>): string | undefined {
+  const unknown = Object.keys(config).find((key) => key !== "mode");
+  if (unknown !== undefined) return `${REGEX} has no setting '${unknown}'`;
+  return (config["mode"] ?? "redact") === "redact" ? undefined : `${REGEX} knows no other mode than redact`;
 }
 
 function selectorProblem(pattern: string): string | undefined {

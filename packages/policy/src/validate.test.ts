@@ -215,6 +215,12 @@ describe("middlewares", () => {
     `version: 1\nnetwork_middlewares:\n${entries.map((e) => `  ${e}\n`).join("")}`;
   const one = "endpoints: {include: ['*.example.com']}";
 
+  const regex = (config: string): string => `a: {middleware: openshell/regex, config: ${config}, ${one}}`;
+
+  it("takes the settings of a built-in", () => {
+    for (const config of ["{}", "{mode: redact}"]) expect(codes(parsePolicy(text(regex(config))))).toEqual([]);
+  });
+
   it.each([
     ["equal orders", text(entry("a", one), entry("b", one)), "duplicate_middleware_order"],
     ["no include", text(entry("a", "endpoints: {exclude: [a.example]}")), "invalid_middleware_config"],
@@ -223,6 +229,9 @@ describe("middlewares", () => {
     ["a port", text(entry("a", "endpoints: {include: ['a.example:443']}")), "invalid_middleware_config"],
     ["braces", text(entry("a", "endpoints: {include: ['{a,b}.example']}")), "invalid_middleware_config"],
     ["an empty label", text(entry("a", "endpoints: {include: ['a..example']}")), "invalid_middleware_config"],
+    ["a built-in that there is not", text(`a: {middleware: openshell/nothing, ${one}}`), "invalid_middleware_config"],
+    ["an unknown setting of a built-in", text(regex("{mode: redact, keep: 1}")), "invalid_middleware_config"],
+    ["another mode of a built-in", text(regex("{mode: deny}")), "invalid_middleware_config"],
     ["a bad on_error", text(entry("a", `${one}, on_error: retry`)), "invalid_value"],
     [
       "too many",

@@ -176,6 +176,22 @@ export const RUNTIME_ERRORS = {
     "The sandbox has no main process to attach to.",
     "Look at the sandbox's phase; start it again when it has ended",
   ],
+  middleware_config_refused: [
+    "A middleware service does not take the settings that a policy gives it.",
+    "Correct config of the policy's entry; the service's log says what is wrong",
+  ],
+  middleware_manifest_invalid: [
+    "A middleware service describes itself in a way that cannot be used.",
+    "Update the service, or correct its entry in gateway.toml",
+  ],
+  middleware_unreachable: [
+    "A middleware service that the policy names does not answer.",
+    "Start the service, or correct its entry in gateway.toml",
+  ],
+  middleware_unregistered: [
+    "The policy names a middleware service that the gateway does not know.",
+    "Register it in gateway.toml, or remove it from the policy",
+  ],
   native_addon_missing: [
     "A native part of the program is missing.",
     "Build it with native/build.sh, or install the whole package",

@@ -34,6 +34,7 @@ import { waitLimit } from "../delivery/wait-limit.ts";
 import { checkedPolicy } from "../policies/check.ts";
 import { defaultPolicy } from "../policies/default-policy.ts";
 import { mergedPolicy } from "../policies/merge.ts";
+import { checkMiddlewares, shownService } from "../policies/middleware.ts";
 import { mergeNote, policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import { staticFieldChanges } from "../policies/static-fields.ts";
@@ -122,6 +123,7 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         settings: settingMessages(settings),
         settingsRevision: settings.revision,
         providerEnvRevision: revisionNumber(providerRevision),
+        supervisorMiddlewareServices: config.middleware.map(shownService),
         workspace: record.workspace,
         policyValidationFailureMode: deps.config.policyValidationFailureMode,
         configurationAdmitted: !refused,
@@ -256,6 +258,7 @@ async function storePolicy(
       throw versionConflict("sandbox", record.name, current.resourceVersion);
     }
     const { policy, warnings } = proposedPolicy(request, latest, current.spec.providers);
+    checkMiddlewares(policy, deps.config);
     const hash = policyHash(policy);
     checkStatic(current, policy);
     if (latest?.hash === hash && sameAnnotations(latest.provenance, annotations)) {

@@ -15,6 +15,7 @@ import { NONCE_BYTES, sandboxIntent } from "../compute/launch.ts";
 import { encodeRuntimeFacts } from "../compute/runtime-record.ts";
 import { startingStatus } from "../compute/status.ts";
 import { checkedPolicy } from "../policies/check.ts";
+import { checkMiddlewares } from "../policies/middleware.ts";
 import { policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import type { Command } from "../store/command.ts";
@@ -49,7 +50,10 @@ export async function createSandbox(
   spec.providers = [...new Set(spec.providers)];
   spec.providerAttachmentEpoch = randomUUID();
   await checkAttachable(deps, workspace, spec.providers);
-  if (spec.policy !== undefined) spec.policy = checkedPolicy(spec.policy, spec.providers, "spec.policy");
+  if (spec.policy !== undefined) {
+    spec.policy = checkedPolicy(spec.policy, spec.providers, "spec.policy");
+    checkMiddlewares(spec.policy, deps.config);
+  }
   const { token } = imageRoot(spec.template?.driverConfig);
   const facts = { id: randomUUID(), workspace, caller, defaultCommand, stagedArchive: token !== undefined };
   if (token === undefined) return await storeSandbox(deps, request, spec, facts, admission);

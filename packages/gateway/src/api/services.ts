@@ -21,6 +21,7 @@ import { DeliveryScheduler } from "../delivery/scheduler.ts";
 import { captureSnapshot } from "../delivery/snapshot.ts";
 import type { CreateServices, GatewayDeps, GatewayServices } from "../deps.ts";
 import { checkedPolicy } from "../policies/check.ts";
+import { checkMiddlewares } from "../policies/middleware.ts";
 import { Observations } from "../readiness/observations.ts";
 import { ReadinessTracker } from "../readiness/tracker.ts";
 import { Attachments } from "../relay/attachments.ts";
@@ -144,7 +145,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     operations,
     observations,
     readiness: () => readiness,
-    checkPolicy: async (record, policy) => void checkedPolicy(policy, record.spec.providers),
+    checkPolicy: async (record, policy) => checkMiddlewares(checkedPolicy(policy, record.spec.providers), deps.config),
   });
   const scheduler = new DeliveryScheduler({
     clock,

@@ -28,7 +28,6 @@ const NOT_BUILT: ReadonlySet<string> = new Set([
   "ocsf_log",
   "supervisor_pool",
   "interceptors",
-  "middleware",
   "drivers",
 ]);
 
@@ -103,6 +102,8 @@ function describe(issue: z.core.$ZodIssue): Problem {
   if (issue.code === "unrecognized_keys") return unknownKeys(issue.path, issue.keys);
   const key = issue.path.map((part) => quoted(String(part))).join(".");
   const options = issue.code === "invalid_value" ? ` (one of ${issue.values.map(String).join(", ")})` : "";
+  if (issue.code === "invalid_type" && issue.message.endsWith("received undefined"))
+    return { text: `${key} is missing`, next: "Add it" };
   const message = issue.message.charAt(0).toLowerCase() + issue.message.slice(1);
   return { text: `${key} ${message}${options}`, next: "Correct the value" };
 }

@@ -1,3 +1,5 @@
+import type { MiddlewareRegistration } from "./middleware.ts";
+
 /** The gateway's configuration as the rest of the gateway sees it: complete, checked, immutable. */
 export interface GatewayConfig {
   readonly name: string;
@@ -27,6 +29,8 @@ export interface GatewayConfig {
       /** `IP:port`, IPv6 in brackets; empty: the host's resolver. */
       readonly resolvers: readonly string[];
     };
+    /** Middleware services that policies may name. */
+    readonly middleware: readonly MiddlewareRegistration[];
   };
   readonly local: {
     /** Folders below which callers other than the gateway's own uid may name volumes. Absolute. */

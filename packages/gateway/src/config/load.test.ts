@@ -23,6 +23,14 @@ function write(text: string, folder = "openshell"): string {
 
 const file = (gateway: string, rest = "") => `[openshell]\nversion = 2\n[openshell.gateway]\n${gateway}\n${rest}`;
 
+const middleware = (keys: string) => `[[openshell.supervisor.middleware]]\n${keys}`;
+const table = (keys: Readonly<Record<string, string | number | boolean | undefined>> = {}): string => {
+  const all = { name: "guard", grpc_endpoint: "https://guard.example:8443", max_payload_bytes: 65_536, ...keys };
+  const given = Object.entries(all).filter(([, value]) => value !== undefined);
+  return middleware(given.map(([key, value]) => `${key} = ${JSON.stringify(value)}`).join("\n"));
+};
+const service = (keys: Parameters<typeof table>[0]) => file("", table(keys));
+
 describe("loadConfig", () => {
   it("has defaults for everything", async () => {
     const { config, paths, file: read } = await load();
@@ -38,7 +46,12 @@ describe("loadConfig", () => {
       computeDriver: "local",
       policyValidationFailureMode: "fail_closed",
       configConsistencyCheckMs: 30_000,
-      supervisor: { placement: "workspace", minimumIsolation: [], network: { additionalCa: undefined, resolvers: [] } },
+      supervisor: {
+        placement: "workspace",
+        minimumIsolation: [],
+        network: { additionalCa: undefined, resolvers: [] },
+        middleware: [],
+      },
       local: { volumeRoots: [], table: {} },
     });
     expect(paths.state).toBe(join(home, ".local/state/openshell/openshell"));
@@ -82,6 +95,33 @@ describe("loadConfig", () => {
     expect(config.local).toMatchObject({ volumeRoots: ["/srv"], table: { volume_roots: ["/srv"] } });
   });
 
+  it("registers middleware services, over http and https", async () => {
+    const ca = join(home, "ca.pem");
+    writeFileSync(ca, "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n");
+    const plain = { name: "org/b", grpc_endpoint: "http://10.0.0.9:81", allow_insecure_transport: true, timeout: "2s" };
+    write(file("", `${table({ tls_ca_cert_path: ca })}\n${table({ ...plain, audience: "mine" })}`));
+    expect((await load()).config.supervisor.middleware).toEqual([
+      {
+        name: "guard",
+        endpoint: "https://guard.example:8443",
+        ca: { path: ca, pem: expect.stringContaining("BEGIN CERTIFICATE") },
+        audience: "urn:openshell:extension:middleware:guard",
+        allowInsecureTransport: false,
+        maxPayloadBytes: 65_536,
+        timeoutMs: 500,
+      },
+      {
+        name: "org/b",
+        endpoint: "http://10.0.0.9:81",
+        ca: undefined,
+        audience: "mine",
+        allowInsecureTransport: true,
+        maxPayloadBytes: 65_536,
+        timeoutMs: 2_000,
+      },
+    ]);
+  });
+
   it.each([
     [
       "an unknown key, with the nearest name",
@@ -108,6 +148,47 @@ describe("loadConfig", () => {
       "an unknown isolation layer",
       file("", '[openshell.supervisor]\nminimum_isolation = ["moat"]'),
       /minimum_isolation names an unknown isolation layer "moat"; known are confined, complete/,
+    ],
+    [
+      "an unknown key of a middleware, with the nearest name",
+      file("", middleware('name = "guard"\nmax_payload_bytes = 1\ngrpc_endpont = "https://a:1"')),
+      /unknown key grpc_endpont in \[openshell\.supervisor\.middleware\.0\], did you mean grpc_endpoint\?/,
+    ],
+    [
+      "a reserved middleware name",
+      service({ name: "openshell/mine" }),
+      /middleware\.0\.name must not begin with openshell\//,
+    ],
+    ["a middleware name with a space", service({ name: "a b" }), /middleware\.0\.name must have 1 to 128 letters/],
+    [
+      "a middleware registered twice",
+      file("", `${table()}\n${table()}`),
+      /middleware\.1\.name 'guard' is registered twice/,
+    ],
+    ["another scheme", service({ grpc_endpoint: "ftp://a:1" }), /grpc_endpoint must be http:\/\/host:port or https/],
+    [
+      "an endpoint with a path",
+      service({ grpc_endpoint: "https://a:1/x" }),
+      /grpc_endpoint must end after host and port/,
+    ],
+    [
+      "an endpoint with a password",
+      service({ grpc_endpoint: "https://u:hush@a:1" }),
+      /must not carry a user or password/,
+    ],
+    [
+      "plain http to a middleware",
+      service({ grpc_endpoint: "http://a:1" }),
+      /use https, or set allow_insecure_transport/,
+    ],
+    ["a payload above 4 MiB", service({ max_payload_bytes: 4 * 1024 * 1024 + 1 }), /max_payload_bytes/],
+    ["a middleware without a payload limit", service({ max_payload_bytes: undefined }), /max_payload_bytes is missing/],
+    ["a timeout below 10 ms", service({ timeout: "9ms" }), /timeout must be "Nms" or "Ns"/],
+    ["a timeout above 30 s", service({ timeout: "31s" }), /timeout must be "Nms" or "Ns"/],
+    [
+      "a CA file that is not there",
+      service({ tls_ca_cert_path: "/nonexistent/ca.pem" }),
+      /\/nonexistent\/ca\.pem does not exist/,
     ],
     ["a relative volume root", file("", '[local]\nvolume_roots = ["srv"]'), /volume_roots\.0 must be an absolute path/],
     [

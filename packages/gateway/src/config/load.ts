@@ -5,6 +5,7 @@ import { isLoopback, parseAddress } from "./address.ts";
 import type { Address, GatewayConfig } from "./config.ts";
 import { configError } from "./errors.ts";
 import { lookup, parseEnvironment, toSection, type Values } from "./inputs.ts";
+import type { MiddlewareRegistration } from "./middleware.ts";
 import type { FileConfig, GatewaySection } from "./schema.ts";
 
 /** The port that clients expect a gateway on. */
@@ -35,6 +36,13 @@ export async function loadConfig(flags: Values, where: PathEnvironment): Promise
   const read = readFile(lookup("--config", flags, environment), gatewayPaths(givenName ?? DEFAULT_NAME, where));
   // The schema library is loaded only when there is a file to check.
   const file = read && (await import("./check-file.ts")).checkFile(read.path, read.text);
+  const tables = file?.openshell.supervisor?.middleware;
+  const middleware =
+    tables === undefined || read === undefined
+      ? []
+      : (await import("./middleware.ts")).registrations(tables, (ca) =>
+          readBundle(ca, `${read.path}: openshell.supervisor.middleware tls_ca_cert_path`),
+        );
   const section: GatewaySection = {
     ...file?.openshell.gateway,
     ...toSection(environment, "environment", DEFAULT_BIND),
@@ -42,7 +50,8 @@ export async function loadConfig(flags: Values, where: PathEnvironment): Promise
   };
   const name = givenName ?? section.name ?? DEFAULT_NAME;
   const paths = gatewayPaths(name, where);
-  return { config: complete(name, section, file, read?.path ?? "gateway.toml"), paths, file: read?.path };
+  const config = complete(name, section, file, middleware, read?.path ?? "gateway.toml");
+  return { config, paths, file: read?.path };
 }
 
 function readFile(given: string | undefined, paths: GatewayPaths): { path: string; text: string } | undefined {
@@ -60,7 +69,13 @@ function readFile(given: string | undefined, paths: GatewayPaths): { path: strin
   return undefined;
 }
 
-function complete(name: string, section: GatewaySection, file: FileConfig | undefined, path: string): GatewayConfig {
+function complete(
+  name: string,
+  section: GatewaySection,
+  file: FileConfig | undefined,
+  middleware: readonly MiddlewareRegistration[],
+  path: string,
+): GatewayConfig {
   const optional = (text: string | undefined): Address | undefined =>
     text === undefined ? undefined : parseAddress(text);
   const bind = optional(section.bind_address);
@@ -106,16 +121,18 @@ function complete(name: string, section: GatewaySection, file: FileConfig | unde
       minimumIsolation: file?.openshell.supervisor?.minimum_isolation ?? [],
       network: {
         additionalCa:
-          network?.additional_ca_bundle === undefined ? undefined : readBundle(network.additional_ca_bundle, path),
+          network?.additional_ca_bundle === undefined
+            ? undefined
+            : readBundle(network.additional_ca_bundle, `${path}: openshell.supervisor.network.additional_ca_bundle`),
         resolvers: network?.resolvers ?? [],
       },
+      middleware,
     },
     local: { volumeRoots: file?.local?.volume_roots ?? [], table: file?.local ?? {} },
   };
 }
 
-function readBundle(bundle: string, file: string): { path: string; pem: string } {
-  const where = `${file}: openshell.supervisor.network.additional_ca_bundle`;
+function readBundle(bundle: string, where: string): { path: string; pem: string } {
   let pem: string;
   try {
     pem = readTextFile(bundle, MAX_CA_BUNDLE);

@@ -3,6 +3,7 @@ import { minimumProblem } from "@openshell/boundary/isolation-layers.ts";
 import { absolutePath, idRangeProblem, localDriverTable } from "@openshell/drivers/local/config.ts";
 import { z } from "zod";
 import { isSubjectName, parseAddress } from "./address.ts";
+import { middlewareTables } from "./middleware.ts";
 
 /**
  * `gateway.toml`, schema version 2: the keys that this build acts on. Every level is closed. Loaded only when there is
@@ -48,6 +49,7 @@ export const fileSchema = z.strictObject({
           if (problem !== undefined) context.addIssue({ code: "custom", message: problem });
         }),
         network: z.strictObject({ additional_ca_bundle: absolutePath, resolvers: z.array(resolver).max(8) }).partial(),
+        middleware: middlewareTables,
       })
       .partial()
       .optional(),
@@ -68,12 +70,21 @@ export type GatewaySection = NonNullable<FileConfig["openshell"]["gateway"]>;
 /** The keys that exist at a path of the schema; empty where the path leads to no table. */
 export function keysAt(path: readonly PropertyKey[]): readonly string[] {
   let schema: unknown = fileSchema;
-  for (const part of path) schema = shapeOf(schema)?.[String(part)];
+  // Entries of a list have the shape of the list's element.
+  for (const part of path) if (typeof part !== "number") schema = shapeOf(schema)?.[String(part)];
   return Object.keys(shapeOf(schema) ?? {});
 }
 
 function shapeOf(schema: unknown): Readonly<Record<string, unknown>> | undefined {
-  let current = schema as { readonly def?: { readonly innerType?: unknown }; readonly shape?: object } | undefined;
-  while (current?.def?.innerType !== undefined) current = current.def.innerType as typeof current;
+  interface Wrapped {
+    readonly def?: { readonly innerType?: unknown; readonly element?: unknown };
+    readonly shape?: object;
+  }
+  let current = schema as Wrapped | undefined;
+  for (let inner = current?.def; inner !== undefined; inner = current?.def) {
+    const next = inner.innerType ?? inner.element;
+    if (next === undefined) break;
+    current = next as Wrapped;
+  }
   return current?.shape as Readonly<Record<string, unknown>> | undefined;
 }

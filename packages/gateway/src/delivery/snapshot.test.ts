@@ -50,7 +50,7 @@ describe("the snapshot of a sandbox", () => {
     store: Object.assign(Object.create(store) as Store, over),
     vault: createVault(new Uint8Array(32)),
     clock: new FrozenClock(),
-    config: { policyValidationFailureMode: "fail_closed" as const },
+    config: { policyValidationFailureMode: "fail_closed" as const, supervisor: { middleware: [] } },
   });
   /** A store in which something is always being committed, and `overtake` happens after each read of the policy. */
   const busy = (overtake: (read: number) => Promise<void>): Partial<Store> => {

@@ -10,6 +10,7 @@ import {
 import { type Clock, RuntimeError } from "@openshell/base";
 import type { GatewayConfig } from "../config/config.ts";
 import { defaultPolicy } from "../policies/default-policy.ts";
+import { deliveredService, namedServices, type Registrations } from "../policies/middleware.ts";
 import { policyHash } from "../policies/rules.ts";
 import { buildEnvironment, providerRevision, readAttached } from "../providers/environment.ts";
 import { deliveredSettings, type EffectiveSettings, effectiveSettings } from "../settings/effective.ts";
@@ -21,7 +22,7 @@ export interface SnapshotDeps {
   readonly store: Store;
   readonly vault: Vault;
   readonly clock: Clock;
-  readonly config: Pick<GatewayConfig, "policyValidationFailureMode">;
+  readonly config: Pick<GatewayConfig, "policyValidationFailureMode"> & Registrations;
 }
 
 /** The policy in force for a sandbox: the newest revision, else the restrictive default as version 0. */
@@ -75,10 +76,11 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
     validationFailureMode: deps.config.policyValidationFailureMode,
     policySource: "sandbox",
     globalPolicyVersion: 0,
-    middleware: [],
+    middleware: namedServices(policy, deps.config),
   };
   const config = create(SandboxConfigSchema, {
     ...facts,
+    middleware: facts.middleware.map(deliveredService),
     policy,
     configRevision: configRevision({ ...facts, settingsRevision: String(settingsRevision) }),
   });

@@ -142,6 +142,11 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     }),
   );
   const denied: string[] = [...config.supervisor.network.resolvers];
+  const registered = config.supervisor.middleware;
+  const middleware =
+    registered.length === 0
+      ? undefined
+      : opened.use(await (await import("./middleware-endpoints.ts")).MiddlewareEndpoints.open(registered));
   const [createServices, { rpcServer }, { PUBLIC_SERVICES, standardRoutes }] = await loading;
   const services = opened.use(
     await createServices({
@@ -155,7 +160,7 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
       keys: deriveKeys(kek),
       hosts,
       inspectionCas,
-      alwaysDenied: () => denied,
+      alwaysDenied: () => [...denied, ...(middleware?.denied ?? [])],
       stopping: stopping.signal,
     }),
   );

@@ -98,7 +98,7 @@ network_policies:
 network_middlewares:
   redact:
     name: Redact keys
-    middleware: openshell/regex
+    middleware: acme/guard
     order: 10
     config: {mode: redact, nested: {list: [1, true, null, text]}}
     on_error: fail_closed

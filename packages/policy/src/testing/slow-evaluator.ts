@@ -20,6 +20,7 @@ export interface SlowConnection {
   readonly exactHost?: boolean;
   readonly inspected?: boolean;
   readonly allowUninspectedCredentials?: boolean;
+  readonly skippedMiddlewares?: readonly string[];
   readonly matches: readonly Match[];
 }
 
@@ -38,12 +39,12 @@ export function slowConnect(policy: Policy, query: ConnectionQuery): SlowConnect
   if (first === undefined) return none("binary_not_allowed", covering[0]?.key);
   const raw = matches.find(({ endpoint }) => endpoint.protocol === "tcp");
   if (raw !== undefined) return none("unsupported_protocol", raw.key);
+  const skippedMiddlewares: string[] = [];
   for (const middleware of policy.networkMiddlewares.values()) {
-    if (middleware.onError === "fail_open") continue;
     const covers = (pattern: string): boolean => pattern === query.host || glob(pattern, ".", query.host);
-    if (middleware.include.some(covers) && !middleware.exclude.some(covers)) {
-      return none("unsupported_middleware", first.key);
-    }
+    if (!middleware.include.some(covers) || middleware.exclude.some(covers)) continue;
+    if (middleware.onError !== "fail_open") return none("unsupported_middleware", first.key);
+    skippedMiddlewares.push(middleware.middleware);
   }
   return {
     allowed: true,
@@ -54,6 +55,7 @@ export function slowConnect(policy: Policy, query: ConnectionQuery): SlowConnect
     exactHost: matches.some(({ endpoint }) => endpoint.host.toLowerCase() === query.host && !endpoint.advisorProposed),
     inspected: matches.some(({ endpoint }) => judgesRequests(endpoint)),
     allowUninspectedCredentials: matches.every(({ endpoint }) => endpoint.allowUninspectedCredentials),
+    skippedMiddlewares,
     matches,
   };
 }

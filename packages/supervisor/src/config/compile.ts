@@ -5,6 +5,7 @@ import type {
 import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
 import type { CompiledPolicy } from "@openshell/policy";
 import type { CredentialSource } from "../egress/credential-source.ts";
+import type { MiddlewareRegistry } from "../middleware/registry.ts";
 
 /** What a provider environment gives: credentials for requests, and what new processes see of them. */
 export interface InstalledEnvironment {
@@ -16,6 +17,7 @@ export interface InstalledEnvironment {
 /** Both components, compiled together: what decides from now on, and what new processes see. */
 export interface CompiledConfiguration extends InstalledEnvironment {
   readonly policy: CompiledPolicy;
+  readonly middleware: MiddlewareRegistry;
 }
 
 /** Why a component cannot be put in force; without secrets. */

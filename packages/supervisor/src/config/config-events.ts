@@ -24,6 +24,13 @@ export interface ConfigEvents {
     readonly previousActive: boolean;
   }): void;
   environmentRejected(environment: { readonly revision: string; readonly problem: ConfigurationProblem }): void;
+  /** Another registry is in force; `problem` when it is not whole. */
+  middleware(registry: {
+    readonly services: readonly string[];
+    readonly problem: ConfigurationProblem | undefined;
+  }): void;
+  /** A service that is in use was lost, or is back. */
+  middlewareLink(service: { readonly name: string; readonly problem: ConfigurationProblem | undefined }): void;
   setting(change: SettingChange): void;
 }
 
@@ -85,6 +92,20 @@ export function createConfigEvents(
           code: problem.code,
         },
       ),
+    middleware: ({ services, problem }) =>
+      problem === undefined
+        ? tell("loaded", "informational", "Middleware services loaded", { services: services.join(",") })
+        : tell("degraded", "high", `Middleware services are not complete: ${problem.message}`, {
+            services: services.join(","),
+            code: problem.code,
+          }),
+    middlewareLink: ({ name, problem }) =>
+      problem === undefined
+        ? tell("loaded", "informational", "Middleware service is back", { service: name })
+        : tell("degraded", "high", `Middleware service lost: ${problem.message}`, {
+            service: name,
+            code: problem.code,
+          }),
     setting: ({ message, attributes }) => tell("configured", "informational", message, attributes),
   };
 }

@@ -14,6 +14,7 @@ import { CredentialState } from "@openshell/credentials";
 import { type OcsfEvent, shorthand } from "@openshell/ocsf";
 import { beforeEach, describe, expect, it } from "vitest";
 import { Fields } from "../egress/http1/fields.ts";
+import { registered, Services } from "../middleware/testing/services.ts";
 import { ReadinessTracker } from "../session/readiness.ts";
 import type { CompiledConfiguration } from "./compile.ts";
 import { createCompiler } from "./compiler.ts";
@@ -81,6 +82,7 @@ describe("configuration of one sandbox", () => {
   let settings: Settings[];
   let readiness: ReadinessTracker;
   let controller: ConfigurationController;
+  let middleware: Services;
 
   beforeEach(() => {
     published = [];
@@ -88,8 +90,10 @@ describe("configuration of one sandbox", () => {
     settings = [];
     readiness = new ReadinessTracker();
     const credentials = new CredentialState();
+    middleware = new Services();
     controller = new ConfigurationController({
       egress: { publish: async (configuration) => void published.push(configuration) },
+      middleware: middleware.manager,
       compile: createCompiler(credentials, () => 0, nowhere),
       events: createConfigEvents(
         (event) => events.push(event),
@@ -295,6 +299,7 @@ describe("configuration of one sandbox", () => {
     it("is unavailable before a configuration was accepted", async () => {
       const fresh = new ConfigurationController({
         egress: { publish: async () => {} },
+        middleware: new Services().manager,
         compile: createCompiler(new CredentialState(), () => 0, nowhere),
         events: createConfigEvents(() => {}, systemClock, String),
         readiness: new ReadinessTracker(),
@@ -463,5 +468,100 @@ describe("configuration of one sandbox", () => {
       appliedRevision: "c1",
     });
     expect(controller.unapplied({ config: config("c1") }, problem)).toMatchObject({ outcome: O.FAILED_CLOSED });
+  });
+
+  describe("middleware services", () => {
+    const named = (revision: string, names: readonly string[], port = 1, onError = "", hash = names.join()) =>
+      config(revision, {
+        policyHash: `h1 ${hash}`,
+        middleware: names.map((name) => registered(name, port)),
+        policy: {
+          version: 1,
+          networkPolicies: config("").policy!.networkPolicies,
+          networkMiddlewares: Object.fromEntries(
+            names.map((middleware, order) => [
+              middleware,
+              { middleware, order, onError, endpoints: { include: ["elsewhere.example.com"] } },
+            ]),
+          ),
+        },
+      });
+    const paired = () => environment({ policyHash: "" });
+
+    it.each(["", "fail_open"])(
+      "all answer before anything of a start is active, also with on_error '%s'",
+      async (onError) => {
+        const outcome = await controller.bootstrap(named("c1", ["guard"], 1, onError), paired());
+        expect(outcome).toMatchObject({
+          accepted: false,
+          sandboxConfig: { outcome: O.FAILED_CLOSED, failure: { code: "middleware_unreachable" } },
+          providerEnvironment: { outcome: O.FAILED_CLOSED },
+        });
+        expect(outcome.sandboxConfig.failure?.message).toContain("'guard'");
+        expect(published).toEqual([]);
+        middleware.up.add("guard@1");
+        await outcome.again;
+        expect(await controller.bootstrap(named("c1", ["guard"], 1, onError), paired())).toMatchObject({
+          accepted: true,
+        });
+        expect(inForce().middleware.services.has("guard")).toBe(true);
+        expect(middleware.connections).toHaveLength(1);
+        expect(lines().filter((line) => line.includes("FAILED"))).toHaveLength(1);
+      },
+    );
+
+    it("that fail in a live change leave those that work, the workload and the new policy; tried again until whole", async () => {
+      middleware.up.add("guard@1");
+      await controller.bootstrap(named("c1", ["guard"]), paired());
+      const guard = inForce().middleware.services.get("guard");
+      const wanted = named("c2", ["guard", "scan"]);
+      const first = await apply(wanted);
+      expect(first).toMatchObject({
+        outcome: O.DEGRADED,
+        appliedRevision: "c2",
+        failure: { code: "middleware_unreachable" },
+      });
+      expect(inForce().middleware.services.get("guard")).toBe(guard);
+      expect(inForce().policy.policy.networkMiddlewares.has("scan")).toBe(true);
+      expect(readiness.facts).toMatchObject({ configRevision: "c2", policyActive: true });
+      const [publications, told] = [published.length, lines().length];
+      // Again with the same end: nothing is published and nothing is told.
+      expect((await apply(wanted)).outcome).toBe(O.DEGRADED);
+      expect([published.length, lines().length]).toEqual([publications, told]);
+      middleware.up.add("scan@1");
+      expect((await apply(wanted)).outcome).toBe(O.APPLIED);
+      expect([...inForce().middleware.services.keys()]).toEqual(["guard", "scan"]);
+      expect((await apply(wanted)).outcome).toBe(O.IGNORED_DUPLICATE);
+      expect(lines().filter((line) => line.includes("Middleware"))).toEqual([
+        "CONFIG:LOADED [INFO] Middleware services loaded [services:guard]",
+        expect.stringMatching(/^CONFIG:DEGRADED \[HIGH\] Middleware services are not complete: .*'scan'/),
+        "CONFIG:LOADED [INFO] Middleware services loaded [services:guard,scan]",
+      ]);
+    });
+
+    it("keep the connection that works when their new registration does not", async () => {
+      middleware.up.add("guard@1");
+      await controller.bootstrap(named("c1", ["guard"]), paired());
+      const before = inForce().middleware.services.get("guard");
+      expect((await apply(named("c2", ["guard"], 2))).outcome).toBe(O.DEGRADED);
+      expect(inForce().middleware.services.get("guard")).toBe(before);
+      expect(middleware.open).toEqual(["guard@1"]);
+    });
+
+    it("are not needed by a policy that cannot be enforced: what was in force stays whole", async () => {
+      middleware.up.add("guard@1");
+      await controller.bootstrap(named("c1", ["guard"]), paired());
+      const broken = config("c2", { policyHash: "bad", validationFailureMode: "retain_last_valid" });
+      expect((await apply(broken)).outcome).toBe(O.FAILED_RETAINED_LAST_KNOWN_GOOD);
+      expect(inForce().middleware.services.has("guard")).toBe(true);
+      expect(middleware.open).toEqual(["guard@1"]);
+    });
+
+    it("that are away when a running sandbox is taken up again do not keep it from running", async () => {
+      middleware.up.add("guard@1");
+      await controller.bootstrap(named("c1", ["guard"]), paired());
+      const again = await controller.bootstrap(named("c2", ["guard"], 2), paired());
+      expect(again).toMatchObject({ accepted: true, sandboxConfig: { outcome: O.DEGRADED, appliedRevision: "c2" } });
+    });
   });
 });

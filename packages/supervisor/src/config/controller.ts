@@ -5,6 +5,8 @@ import type {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { RuntimeError } from "@openshell/base";
 import type { CompiledPolicy } from "@openshell/policy";
+import type { MiddlewareManager } from "../middleware/manager.ts";
+import { type MiddlewareRegistry, NO_MIDDLEWARE } from "../middleware/registry.ts";
 import type { ReadinessTracker } from "../session/readiness.ts";
 import type {
   CompiledConfiguration,
@@ -16,7 +18,7 @@ import type {
 import type { ConfigEvents } from "./config-events.ts";
 import { identityOf, type PairIdentity, pairs } from "./identity.ts";
 import { quarantine } from "./quarantine.ts";
-import { applied, awaiting, duplicate, failedClosed, retained, unsupported } from "./results.ts";
+import { applied, awaiting, degraded, duplicate, failedClosed, retained, unsupported } from "./results.ts";
 import { type Settings, settingChanges } from "./settings.ts";
 
 /** The part of egress that a configuration drives. */
@@ -31,6 +33,7 @@ export interface EgressPort extends AsyncDisposable {
 export interface ConfigurationDeps {
   readonly egress: Pick<EgressPort, "publish">;
   readonly compile: ConfigurationCompiler;
+  readonly middleware: Pick<MiddlewareManager, "prepare" | "commit" | "recovered">;
   readonly events: ConfigEvents;
   readonly readiness: ReadinessTracker;
   /** Settings of a configuration that was admitted; called once when something changed. */
@@ -46,12 +49,17 @@ export interface BootstrapOutcome {
   readonly providerEnvironment: ComponentResult;
   /** Both are in force. */
   readonly accepted: boolean;
+  /** Set where the same configuration may be accepted later without a change of it: resolves when that is worth a try. */
+  readonly again?: Promise<void>;
 }
 
 /** A configuration whose policy can be enforced. */
 interface Admissible {
   readonly config: SandboxConfig;
   readonly policy: CompiledPolicy;
+  readonly middleware: MiddlewareRegistry;
+  /** Why the registry is not whole. */
+  readonly incomplete: ConfigurationProblem | undefined;
 }
 
 /** A provider environment that was delivered; with nothing in it when it could not be used. */
@@ -152,10 +160,18 @@ export class ConfigurationController {
       const sandboxConfig = failedClosed(refused("provider environment"));
       return { sandboxConfig, providerEnvironment: failedClosed(problem), accepted: false };
     }
+    const candidate = await this.#admissible(config, checked.policy);
+    const { incomplete } = candidate;
+    if (incomplete !== undefined && first) {
+      // Whatever the policy says of failures: a workload does not start before everything that it names has answered.
+      const again = this.#deps.middleware.recovered(config);
+      const providerEnvironment = failedClosed(refused("configuration"));
+      return { sandboxConfig: await this.#reject(config, incomplete), providerEnvironment, accepted: false, again };
+    }
     const installed = this.#install(environment);
-    await this.#activate({ config, policy: checked.policy }, installed);
+    await this.#activate(candidate, installed);
     return {
-      sandboxConfig: applied(config.configRevision),
+      sandboxConfig: inForce(candidate),
       providerEnvironment:
         installed.problem === undefined ? applied(environment.providerRevision) : failedClosed(installed.problem),
       accepted: installed.problem === undefined,
@@ -172,16 +188,17 @@ export class ConfigurationController {
     const checked = await this.#compile(config);
     signal?.throwIfAborted();
     if (!checked.ok) return await this.#reject(config, checked.problem);
-    const candidate: Admissible = { config, policy: checked.policy };
+    const candidate = await this.#admissible(config, checked.policy);
+    signal?.throwIfAborted();
     const identity = identityOf(config);
     if (pairs(identity, this.#environment.identity)) {
       await this.#activate(candidate, this.#environment);
-      return applied(config.configRevision);
+      return inForce(candidate);
     }
     const staged = this.#stagedEnvironment;
     if (staged !== undefined && pairs(identity, identityOf(staged))) {
       await this.#activate(candidate, this.#install(staged));
-      return applied(config.configRevision);
+      return inForce(candidate);
     }
     this.#stagedConfig = candidate;
     return awaiting();
@@ -212,23 +229,24 @@ export class ConfigurationController {
 
   /** Puts a pair in force, in one publication, or in none when what decides stays the same. */
   async #activate(next: Admissible, environment: Environment): Promise<void> {
-    const { egress, events, onSettings } = this.#deps;
+    const { egress, events, onSettings, middleware } = this.#deps;
     const before = this.#current;
     const beforeEnvironment = this.#environment;
     const samePolicy = before !== undefined && samePolicyAs(before.config, next.config);
     const sameEnvironment = beforeEnvironment?.installed === environment.installed;
-    const { policy } = next;
-    if (!samePolicy || !sameEnvironment || this.#quarantined)
-      await egress.publish({ policy, ...environment.installed });
+    const sameMiddleware = (before?.middleware ?? NO_MIDDLEWARE) === next.middleware;
+    if (!samePolicy || !sameEnvironment || !sameMiddleware || this.#quarantined)
+      await egress.publish({ policy: next.policy, middleware: next.middleware, ...environment.installed });
     const left = this.#quarantined;
-    this.#current = { config: next.config, policy };
+    this.#current = next;
     this.#environment = environment;
     this.#stagedConfig = undefined;
     this.#stagedEnvironment = undefined;
     this.#quarantined = false;
     this.#rejected = undefined;
+    await middleware.commit(next.middleware);
     const { config } = next;
-    if (before !== undefined && (!samePolicy || !sameEnvironment)) {
+    if (before !== undefined && (!samePolicy || !sameEnvironment || !sameMiddleware)) {
       events.detected({
         oldRevision: before.config.configRevision,
         newRevision: config.configRevision,
@@ -239,6 +257,8 @@ export class ConfigurationController {
     if (before !== undefined && (!samePolicy || left))
       events.policyLoaded({ hash: config.policyHash, globalVersion: config.globalPolicyVersion });
     if (before !== undefined && !sameEnvironment) this.#tellEnvironment(environment);
+    if (!sameMiddleware)
+      events.middleware({ problem: next.incomplete, services: [...next.middleware.services.keys()] });
     const changes = settingChanges(this.#settings, config.settings);
     this.#settings = { ...config.settings };
     if (before === undefined || changes.length > 0) onSettings(this.#settings);
@@ -253,7 +273,8 @@ export class ConfigurationController {
     this.#environment = environment;
     this.#stagedEnvironment = undefined;
     if (before?.installed !== environment.installed) {
-      if (!this.#quarantined) await this.#deps.egress.publish({ policy: current.policy, ...environment.installed });
+      const { policy, middleware } = current;
+      if (!this.#quarantined) await this.#deps.egress.publish({ policy, middleware, ...environment.installed });
       this.#tellEnvironment(environment);
     }
     this.#observe();
@@ -282,7 +303,8 @@ export class ConfigurationController {
         await egress.publish(quarantine(version, problem.message, this.childEnvironment));
         this.#quarantined = true;
       } else if (this.#quarantined) {
-        await egress.publish({ policy: last.policy, ...this.#environment!.installed });
+        const { policy, middleware } = last;
+        await egress.publish({ policy, middleware, ...this.#environment!.installed });
         this.#quarantined = false;
       }
     }
@@ -299,9 +321,16 @@ export class ConfigurationController {
     return this.#deps.compile.policy(config);
   }
 
+  async #admissible(config: SandboxConfig, policy: CompiledPolicy): Promise<Admissible> {
+    const { registry: middleware, problem: incomplete } = await this.#deps.middleware.prepare(config);
+    return { config, policy, middleware, incomplete };
+  }
+
   #isInForce(config: SandboxConfig): boolean {
     return (
       !this.#quarantined &&
+      // What is in force only in part is tried again.
+      this.#current?.incomplete === undefined &&
       this.#current?.config.configRevision === config.configRevision &&
       this.#environment !== undefined &&
       pairs(identityOf(config), this.#environment.identity)
@@ -360,6 +389,10 @@ export class ConfigurationController {
 /** A newer version, or another revision, of the same rules needs no reload. */
 function samePolicyAs(before: SandboxConfig, next: SandboxConfig): boolean {
   return before.policyHash !== "" && before.policyHash === next.policyHash;
+}
+
+function inForce({ config, incomplete }: Admissible): ComponentResult {
+  return incomplete === undefined ? applied(config.configRevision) : degraded(incomplete, config.configRevision);
 }
 
 function notConfigured(): ComponentResult {

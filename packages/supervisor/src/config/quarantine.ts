@@ -1,5 +1,6 @@
 import type { CompiledPolicy, Denied } from "@openshell/policy";
 import { NO_CREDENTIALS } from "../egress/credential-source.ts";
+import { NO_MIDDLEWARE } from "../middleware/registry.ts";
 import type { CompiledConfiguration } from "./compile.ts";
 
 /** Longest part of a rejection that a denial repeats, characters. */
@@ -27,5 +28,5 @@ export function quarantine(
     ports: () => [],
   };
   // Processes that start meanwhile keep the names they would have: only requests are refused.
-  return { policy, credentials: NO_CREDENTIALS, childEnvironment };
+  return { policy, credentials: NO_CREDENTIALS, middleware: NO_MIDDLEWARE, childEnvironment };
 }

@@ -20,6 +20,11 @@ export function duplicate(revision: string): ComponentResult {
   return create(ComponentResultSchema, { outcome: ConfigApplyOutcome.IGNORED_DUPLICATE, appliedRevision: revision });
 }
 
+/** In force at the revision that was asked for, but only in part. */
+export function degraded(problem: ConfigurationProblem, revision: string): ComponentResult {
+  return failed(ConfigApplyOutcome.DEGRADED, problem, revision);
+}
+
 /** Held back until its counterpart is there. */
 export function awaiting(): ComponentResult {
   return create(ComponentResultSchema, { outcome: ConfigApplyOutcome.AWAITING_COMPONENT });

@@ -7,6 +7,7 @@ import type { GenerationHolder } from "./generation.ts";
 import type { Identifier } from "./identify.ts";
 import type { LimitName } from "./limit-events.ts";
 import type { TokenBucket } from "./rate.ts";
+import type { SkippedMiddleware } from "./skipped-middleware.ts";
 import type { LeafMint } from "./tls/leaf.ts";
 import type { UpstreamPool } from "./upstream-pool.ts";
 
@@ -18,6 +19,7 @@ export interface EgressContext {
   readonly generations: GenerationHolder;
   readonly identifier: Identifier;
   readonly events: EgressEvents;
+  readonly skipped: SkippedMiddleware;
   readonly leaves: LeafMint;
   /** Certificates that this sandbox may have signed: names are the agent's choice, the CPU is everybody's. */
   readonly leafRate: TokenBucket;

@@ -6,9 +6,10 @@ import {
   isAlwaysBlocked,
   isInternal,
   parseDeniedEndpoint,
+  parseDeniedName,
 } from "./destination.ts";
 
-const rules: DestinationRules = { alwaysDenied: [], ownAddresses: () => [] };
+const rules: DestinationRules = { alwaysDenied: [], deniedNames: new Set(), ownAddresses: () => [] };
 
 function check(
   host: string,
@@ -123,7 +124,11 @@ describe("modes", () => {
   });
 
   test("a pattern never leads to an address of this machine, public or not", () => {
-    const over: DestinationRules = { alwaysDenied: [], ownAddresses: () => ["28.1.2.3", "2d00::5"] };
+    const over: DestinationRules = {
+      alwaysDenied: [],
+      deniedNames: new Set<string>(),
+      ownAddresses: () => ["28.1.2.3", "2d00::5"],
+    };
     expect(check("h.example", 443, ["28.1.2.3"], {}, over)).toBe("internal address");
     expect(check("h.example", 443, ["28.1.2.4", "2d00::5"], {}, over)).toBe("internal address");
     expect(check("h.example", 443, ["28.1.2.4"], {}, over)).toBe("allowed");
@@ -139,6 +144,7 @@ describe("modes", () => {
 describe("endpoints that no policy opens", () => {
   const denied = (texts: string[], own: string[] = []) => ({
     alwaysDenied: texts.map((text) => parseDeniedEndpoint(text)!),
+    deniedNames: new Set<string>(),
     ownAddresses: () => own,
   });
 
@@ -162,5 +168,19 @@ describe("endpoints that no policy opens", () => {
     expect(parseDeniedEndpoint("host:1")).toBeUndefined();
     expect(parseDeniedEndpoint("1.2.3.4:x")).toBeUndefined();
     expect(parseDeniedEndpoint("fd00::1")).toMatchObject({ port: undefined });
+  });
+
+  test("by name, on its port and in every spelling", () => {
+    const named: DestinationRules = { ...rules, deniedNames: new Set([parseDeniedName("Guard.Example.:8443")!]) };
+    const grant = { allowedIps: undefined, exactHost: true };
+    const addresses = [parseAddress("93.184.216.34")!];
+    const check = (host: string, port: number) => checkDestination({ host, port, addresses }, grant, named).allowed;
+    expect([check("guard.example", 8443), check("guard.example", 443), check("a.example", 8443)]).toEqual([
+      false,
+      true,
+      true,
+    ]);
+    for (const text of ["10.0.0.1:80", "[::1]:80", "a", "a:b", ":1", "a b:1"])
+      expect(parseDeniedName(text)).toBeUndefined();
   });
 });

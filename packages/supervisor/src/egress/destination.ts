@@ -9,13 +9,15 @@ import {
   parseCidr,
   sameAddress,
 } from "./address.ts";
-import { isIpLiteral } from "./host-name.ts";
+import { isIpLiteral, normaliseHost } from "./host-name.ts";
 import { CONTROL_PLANE_PORTS } from "./limits.ts";
 
 /** Which upstream addresses may be dialled. The rules are the same for every way a request came in. */
 
 export interface DestinationRules {
   readonly alwaysDenied: readonly DeniedEndpoint[];
+  /** `name:port`: denied by name, whatever it resolves to. */
+  readonly deniedNames: ReadonlySet<string>;
   /** Addresses of this machine, for denied endpoints that listen on all of them. */
   readonly ownAddresses: () => readonly string[];
 }
@@ -90,6 +92,12 @@ export function parseDeniedEndpoint(text: string): DeniedEndpoint | undefined {
   return address === undefined ? undefined : { address, port: Number(match![3]) };
 }
 
+/** `name:port` in the form in which names are compared; undefined for anything else. */
+export function parseDeniedName(text: string): string | undefined {
+  const match = /^([^:[\]\s]+):(\d{1,5})$/.exec(text);
+  return match === null || isIpLiteral(match[1]!) ? undefined : `${normaliseHost(match[1]!)}:${Number(match[2])}`;
+}
+
 export interface Destination {
   readonly host: string;
   readonly port: number;
@@ -106,11 +114,12 @@ export function checkDestination(
   if (addresses.length === 0) {
     return blocked("internal address", `DNS resolution failed for ${host}:${port}`, "Check the host name.");
   }
-  if (addresses.some((address) => isDenied(address, port, rules))) {
+  const named = rules.deniedNames.has(`${host}:${port}`);
+  if (named || addresses.some((address) => isDenied(address, port, rules))) {
     return blocked(
       "internal address",
       `${host}:${port} is an endpoint of OpenShell itself`,
-      "Sandboxes can never reach the gateway or its resolvers; use another destination.",
+      "Sandboxes can never reach the gateway, its resolvers or its middleware services; use another destination.",
     );
   }
   if (grant.allowedIps !== undefined) return checkAllowedIps(destination, grant.allowedIps);

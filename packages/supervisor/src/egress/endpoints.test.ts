@@ -199,6 +199,23 @@ describe("destinations", () => {
     await (await fixture.tunnel("internal.example.com:80")).destroy();
   });
 
+  test("a middleware that may be left out is left out, and that is told once; one that may not refuses", async () => {
+    const middleware = (onError: string) =>
+      `${policy(`${REST}}`)}\nnetwork_middlewares: {m: {middleware: acme/scan, on_error: ${onError}, endpoints: {include: ["*.example.com"]}}}\n`;
+    await open(middleware("fail_open"));
+    for (let times = 0; times < 2; times++) (await fixture.tunnel("api.example.com:443")).destroy();
+    const told = () =>
+      fixture.events.findings.filter(({ uid }) => uid === "openshell.middleware.traffic_uninspectable");
+    expect(told()).toMatchObject([
+      { host: "api.example.com", port: 443, description: expect.stringContaining("acme/scan") },
+    ]);
+    fixture.publish(middleware("fail_closed"));
+    await expect(fixture.tunnel("api.example.com:443")).rejects.toThrow(
+      /403[\s\S]*middleware 'acme\/scan' must see the traffic/,
+    );
+    expect(told()).toHaveLength(1);
+  });
+
   test("a policy that changes while a name is being resolved decides", async () => {
     let release: (() => void) | undefined;
     const resolver = () => ({

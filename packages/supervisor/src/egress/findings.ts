@@ -30,6 +30,11 @@ const KINDS = {
     title: "A credential was used at an endpoint it is not bound to",
     describe: (where: string) => `A request to ${where} carried the placeholder of a credential bound elsewhere`,
   },
+  middlewareSkipped: {
+    uid: Finding.middlewareUninspectable,
+    title: "Traffic passes without a middleware that selects it",
+    describe: (where: string) => `Connections to ${where} are not shown to a middleware that may be left out`,
+  },
 } as const;
 
 export function finding(

@@ -116,7 +116,10 @@ export class Flow implements Subject, SessionFlow {
       this.#report(next, "ended", target, refusal);
       this.#end?.();
       this.#channel.destroy(true);
-    } else this.#session?.reconsider(next);
+    } else {
+      if (target.policy !== "") this.#context.skipped.tell(next.policy, target, this.owners);
+      this.#session?.reconsider(next);
+    }
   }
 
   /** Bytes that nobody looked into may not flow on where the new generation wants to look. */
@@ -250,6 +253,7 @@ export class Flow implements Subject, SessionFlow {
       if (refusal === undefined) {
         this.#target = target;
         this.#report(generation, "allowed", target, undefined);
+        this.#context.skipped.tell(generation.policy, target, this.owners);
       }
       return refusal;
     }

@@ -1,5 +1,6 @@
 import type { SecureContext } from "node:tls";
 import type { CompiledPolicy } from "@openshell/policy";
+import type { MiddlewareRegistry } from "../middleware/registry.ts";
 import type { CredentialSource } from "./credential-source.ts";
 import type { DestinationRules } from "./destination.ts";
 import type { UpstreamResolver } from "./resolve.ts";
@@ -21,6 +22,8 @@ export interface Generation {
   readonly number: number;
   readonly policy: CompiledPolicy;
   readonly credentials: CredentialSource;
+  /** The services that requests may be shown to. */
+  readonly middleware: MiddlewareRegistry;
   readonly network: EgressNetwork;
 }
 

@@ -172,6 +172,7 @@ export class HttpSession {
         return this.#answer(head, canonical, refused(refusal, head.method, destination, path));
       }
     } while (generation !== context.generations.current);
+    context.skipped.tell(generation.policy, target, owners);
 
     const upgrade = upgradeRefused(head, destination, target.policy);
     if (upgrade !== undefined) return this.#answer(head, canonical, upgrade);

@@ -4,11 +4,12 @@ import { networkInterfaces } from "node:os";
 import { type Clock, RuntimeError, systemClock } from "@openshell/base";
 import type { Boundary } from "@openshell/boundary";
 import { type CompiledPolicy, compilePolicy } from "@openshell/policy";
+import { type MiddlewareRegistry, NO_MIDDLEWARE } from "../middleware/registry.ts";
 import { Capture } from "./capture.ts";
 import { BufferBudget, Deadlines } from "./channel.ts";
 import type { Dialer, EgressContext } from "./context.ts";
 import { type CredentialSource, NO_CREDENTIALS } from "./credential-source.ts";
-import { parseDeniedEndpoint } from "./destination.ts";
+import { type DeniedEndpoint, parseDeniedEndpoint, parseDeniedName } from "./destination.ts";
 import { NameTable } from "./dns/names.ts";
 import { DnsServer } from "./dns/server.ts";
 import type { EgressEvents } from "./events.ts";
@@ -21,6 +22,7 @@ import { LimitEvents } from "./limit-events.ts";
 import { DEFAULT_LIMITS, type EgressLimits, LEAVES_PER_SECOND, SAVE_DELAY_MS } from "./limits.ts";
 import { TokenBucket } from "./rate.ts";
 import { createResolver, type UpstreamResolver } from "./resolve.ts";
+import { SkippedMiddleware } from "./skipped-middleware.ts";
 import type { SocketTools } from "./socket-tools.ts";
 import type { LeafMint } from "./tls/leaf.ts";
 import type { TrustStore } from "./tls/trust.ts";
@@ -32,7 +34,7 @@ export interface NetworkSettings {
   readonly additionalCaPem: string;
   /** `IP:port`; empty means the machine's resolver. */
   readonly resolvers: readonly string[];
-  /** `IP` or `IP:port` that no policy can open. */
+  /** `IP`, `IP:port` or `name:port` that no policy can open. */
   readonly alwaysDenied: readonly string[];
 }
 
@@ -40,6 +42,8 @@ export interface NetworkSettings {
 export interface GenerationInput {
   readonly policy: CompiledPolicy;
   readonly credentials: CredentialSource;
+  /** Absent: none. */
+  readonly middleware?: MiddlewareRegistry;
 }
 
 /** Before the first publication nothing is allowed. */
@@ -105,7 +109,8 @@ export class SandboxEgress implements AsyncDisposable {
     const deadlines = new Deadlines(now);
     const dial = deps.dial ?? dialTcp;
     const share = deps.share ?? new FairShares().open();
-    this.#generations = new GenerationHolder({ number: 0, ...NOTHING, network: this.#network(deps.network) });
+    const network = this.#network(deps.network);
+    this.#generations = new GenerationHolder({ number: 0, ...NOTHING, middleware: NO_MIDDLEWARE, network });
     this.#names = new NameTable((name) => this.#generations.current.policy.mentions(name), this.#limits.dnsNames);
     if (deps.state !== undefined) this.#names.import(deps.state);
     this.#names.onChange = () => this.#saveLater();
@@ -122,6 +127,7 @@ export class SandboxEgress implements AsyncDisposable {
         now: () => this.#clock.now(),
       }),
       events: deps.events,
+      skipped: new SkippedMiddleware(deps.events),
       leaves: deps.leaves,
       onLimit: (limit) => limitEvents.reached(limit),
       leafRate: new TokenBucket(LEAVES_PER_SECOND, LEAVES_PER_SECOND * 4, now),
@@ -183,8 +189,8 @@ export class SandboxEgress implements AsyncDisposable {
   /** Later decisions come from `input`; connections and requests that it no longer allows end before this returns. */
   publish(input: GenerationInput): void {
     const { number, network } = this.#generations.current;
-    const { policy, credentials } = input;
-    this.#generations.publish(Object.freeze({ number: number + 1, policy, credentials, network }));
+    const { policy, credentials, middleware = NO_MIDDLEWARE } = input;
+    this.#generations.publish(Object.freeze({ number: number + 1, policy, credentials, middleware, network }));
   }
 
   /** The name table, ≤ 256 KiB, for `Boundary.saveState`. Changes with every new name. */
@@ -224,11 +230,15 @@ export class SandboxEgress implements AsyncDisposable {
   }
 
   #network(settings: NetworkSettings): EgressNetwork {
-    const alwaysDenied = settings.alwaysDenied.map((text) => {
+    const alwaysDenied: DeniedEndpoint[] = [];
+    const deniedNames = new Set<string>();
+    for (const text of settings.alwaysDenied) {
       const endpoint = parseDeniedEndpoint(text);
-      if (endpoint === undefined) throw settingsError(`always denied address '${text}'`);
-      return endpoint;
-    });
+      const name = parseDeniedName(text);
+      if (endpoint !== undefined) alwaysDenied.push(endpoint);
+      else if (name !== undefined) deniedNames.add(name);
+      else throw settingsError(`always denied address '${text}'`);
+    }
     // Resolvers are asked by the supervisor only; the agent has no business there.
     for (const text of settings.resolvers) {
       const endpoint = parseDeniedEndpoint(text);
@@ -239,7 +249,7 @@ export class SandboxEgress implements AsyncDisposable {
       return {
         resolver: (this.#deps.resolver ?? createResolver)(settings.resolvers),
         upstreamTls: this.#deps.trust.context(settings.additionalCaPem),
-        destinations: { alwaysDenied, ownAddresses },
+        destinations: { alwaysDenied, deniedNames, ownAddresses },
       };
     } catch (cause) {
       throw settingsError("additional CA bundle", cause);

@@ -23,6 +23,8 @@ import { isolationEvent } from "../isolation/findings.ts";
 import { createEgressEvents } from "../logs/egress-events.ts";
 import { LogPusher } from "../logs/log-pusher.ts";
 import { SandboxLog } from "../logs/sandbox-log.ts";
+import { MiddlewareConnection } from "../middleware/connection.ts";
+import { MiddlewareManager } from "../middleware/manager.ts";
 import { ReadinessTracker } from "../session/readiness.ts";
 import { SandboxSupervisor } from "../session/supervisor.ts";
 import { Workload } from "../session/workload.ts";
@@ -127,14 +129,27 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
   const root = new ImageRoot(layout.imageRoot, layout);
   const readiness = new ReadinessTracker();
   const served = new ServedOnPublication(egress);
+  const events = createConfigEvents((event) => eventLog.emit(event), clock, redact);
+  const connectionDeps = {
+    clock,
+    roots: () => deps.shared.trust.context(""),
+    onLink: (name: string, problem: RuntimeError | undefined) => events.middlewareLink({ name, problem }),
+  };
+  const middleware = stack.use(
+    new MiddlewareManager({
+      clock,
+      connect: (service, signal) => MiddlewareConnection.open(service, connectionDeps, signal),
+    }),
+  );
   const configuration = new ConfigurationController({
     egress: served,
+    middleware,
     compile: createCompiler(
       credentials,
       () => clock.now(),
       (path) => root.realPath(path),
     ),
-    events: createConfigEvents((event) => eventLog.emit(event), clock, redact),
+    events,
     readiness,
     onSettings: (settings) => {
       eventLog.json = isOn(settings, OCSF_JSON_ENABLED);
@@ -151,7 +166,10 @@ export async function openSandbox(deps: OpenDeps, assignment: AttachSandbox): Pr
     restrictions: async (filesystem, processLimit) =>
       compileRestrictions({ filesystem, arch: process.arch, pids: processLimit || undefined }),
     finding: (finding) => eventLog.emit(isolationEvent(finding, clock.now(), redact)),
-    dispose: () => eventLog[Symbol.asyncDispose](),
+    dispose: async () => {
+      await middleware[Symbol.asyncDispose]();
+      await eventLog[Symbol.asyncDispose]();
+    },
   });
   const supervisor = new SandboxSupervisor({
     assignment,

@@ -77,6 +77,8 @@ export class Session {
   #sessionId = "";
   /** Starts or resumes the workload under the bootstrap that was applied, once the gateway has stored that. */
   #begin: (() => Promise<void>) | undefined;
+  /** Ends the stream, so that a refused start is tried again. */
+  readonly #again = new AbortController();
 
   constructor(deps: SessionDeps) {
     this.#deps = deps;
@@ -107,7 +109,7 @@ export class Session {
     });
     try {
       const stream = link.sessions.connectSupervisor(this.#uplink.messages, {
-        signal,
+        signal: AbortSignal.any([signal, this.#again.signal]),
         headers: { [SANDBOX_TOKEN_HEADER]: token },
       });
       for await (const message of stream) {
@@ -209,6 +211,7 @@ export class Session {
       send: (value) => this.#uplink.send({ case: "readiness", value }),
     });
     this.#sessionId = accepted.sessionId;
+    void outcome.again?.then(() => this.#again.abort(new RuntimeError("session_closed", "the start is tried again")));
     // A configuration that cannot be applied starts nothing and thaws nothing: the gateway decides what comes next.
     // A workload that runs goes on under what is in force, which may be that everything is denied.
     const goesOn = outcome.accepted || (!firstStart && configuration.config !== undefined);

@@ -18,6 +18,7 @@ import { NO_CREDENTIALS } from "../egress/credential-source.ts";
 import { GatewayLink } from "../host/link.ts";
 import { LogPusher } from "../logs/log-pusher.ts";
 import { SandboxLog } from "../logs/sandbox-log.ts";
+import { Services } from "../middleware/testing/services.ts";
 import { ReadinessTracker } from "../session/readiness.ts";
 import { SandboxSupervisor, type SupervisorEnd } from "../session/supervisor.ts";
 import { Workload } from "../session/workload.ts";
@@ -38,6 +39,8 @@ const silent: ConfigEvents = {
   environmentLoaded: () => {},
   rejected: () => {},
   environmentRejected: () => {},
+  middleware: () => {},
+  middlewareLink: () => {},
   setting: () => {},
 };
 
@@ -62,6 +65,7 @@ export interface RelayOutput {
 export class TestSupervisor implements AsyncDisposable {
   readonly gateway: FakeGateway;
   readonly boundary = new FakeBoundary();
+  readonly services = new Services();
   readonly assignment: AttachSandbox;
   readonly supervisor: SandboxSupervisor;
   readonly end: Promise<SupervisorEnd>;
@@ -102,6 +106,7 @@ export class TestSupervisor implements AsyncDisposable {
     const readiness = new ReadinessTracker();
     const configuration = new ConfigurationController({
       egress,
+      middleware: this.services.manager,
       compile: this.#compiler(),
       events: silent,
       readiness,

@@ -58,7 +58,12 @@ const config: GatewayConfig = {
   computeDriver: "local",
   policyValidationFailureMode: "fail_closed",
   configConsistencyCheckMs: 30_000,
-  supervisor: { placement: "workspace", minimumIsolation: [], network: { additionalCa: undefined, resolvers: [] } },
+  supervisor: {
+    placement: "workspace",
+    minimumIsolation: [],
+    network: { additionalCa: undefined, resolvers: [] },
+    middleware: [],
+  },
   local: { volumeRoots: [], table: {} },
 };
 

@@ -561,7 +561,8 @@ export declare type NetworkSettings = Message<"openshell.supervisor.v1.NetworkSe
   resolvers: string[];
 
   /**
-   * Addresses (`IP` or `IP:port`) denied whatever the policy says: the gateway's own listeners, metrics, resolvers.
+   * Addresses (`IP`, `IP:port` or `name:port`) denied whatever the policy says: the gateway's own listeners, metrics,
+   * resolvers, middleware services.
    *
    * @generated from field: repeated string always_denied = 3;
    */
@@ -1558,7 +1559,7 @@ export declare type MiddlewareService = Message<"openshell.supervisor.v1.Middlew
   endpoint: string;
 
   /**
-   * Additional roots for an https endpoint.
+   * The only roots of an https endpoint; empty: those of the machine.
    *
    * @generated from field: string ca_pem = 3;
    */
@@ -1572,9 +1573,25 @@ export declare type MiddlewareService = Message<"openshell.supervisor.v1.Middlew
   maxPayloadBytes: number;
 
   /**
+   * Of one call, 10 ms to 30 s.
+   *
    * @generated from field: google.protobuf.Duration timeout = 5;
    */
   timeout?: Duration | undefined;
+
+  /**
+   * Audience that it may expect to be called for.
+   *
+   * @generated from field: string audience = 6;
+   */
+  audience: string;
+
+  /**
+   * An http endpoint is only used with this.
+   *
+   * @generated from field: bool allow_insecure_transport = 7;
+   */
+  allowInsecureTransport: boolean;
 };
 
 /**
