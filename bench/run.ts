@@ -1,14 +1,12 @@
-import { spawnSync } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { resolve } from "node:path";
 import { parseArgs } from "node:util";
 import { TestGateway } from "../tests/support/api.ts";
-import { enterCommand, insideTestNetwork } from "../tests/support/enter.ts";
+import { insideTestNetwork } from "../tests/support/enter.ts";
 import { TestInternet } from "../tests/support/internet/index.ts";
 import { report } from "./report/main.ts";
 import { churn } from "./suites/churn.ts";
 import { create } from "./suites/create.ts";
+import { delivery } from "./suites/delivery.ts";
 import { egress } from "./suites/egress.ts";
 import { exec } from "./suites/exec.ts";
 import { gateway } from "./suites/gateway.ts";
@@ -16,6 +14,7 @@ import { idle } from "./suites/idle.ts";
 import { neighbours } from "./suites/neighbours.ts";
 import { policy } from "./suites/policy.ts";
 import { rpc } from "./suites/rpc.ts";
+import { againInTestNetwork } from "./support/enter.ts";
 import { append, type History, line, machine, type Result, table } from "./support/report.ts";
 import { Build, type Stage } from "./support/stage.ts";
 
@@ -25,12 +24,12 @@ import { Build, type Stage } from "./support/stage.ts";
  *     npm run bench [-- NAME…] [--json FILE] [--seconds N] [--sandboxes N]
  *     npm run bench -- report [--out FILE]
  *
- * NAME: create, exec, egress, policy, gateway, rpc, neighbours, idle, churn; all by default. --sandboxes: of each round of churn. Everything runs in a test internet, in a home of its own and on a
+ * NAME: create, exec, egress, policy, gateway, rpc, neighbours, delivery, idle, churn; all by default. --sandboxes: of each round of churn. Everything runs in a test internet, in a home of its own and on a
  * copy of the build; only the results stay: one line of JSON appended to FILE, by default a file of its own in bench/results/local.
  * Exit status 0 when every figure was measured, whatever its verdict: times of a busy machine are no failure.
  */
 
-const SUITES = { create, exec, egress, policy, gateway, rpc, neighbours, idle, churn } as const;
+const SUITES = { create, exec, egress, policy, gateway, rpc, neighbours, delivery, idle, churn } as const;
 type SuiteName = keyof typeof SUITES;
 /** Not under version control; a run that others should see is written elsewhere with --json. */
 const LOCAL_RESULTS = resolve(import.meta.dirname, "results/local");
@@ -38,7 +37,7 @@ const DEFAULT_SECONDS = 1.5;
 const DEFAULT_SANDBOXES = 500;
 const MAX_SANDBOXES = 20_000;
 /** Suites whose figures are of all parts that run: nothing else is left when they begin. */
-const ALONE: ReadonlySet<string> = new Set(["idle", "churn"]);
+const ALONE: ReadonlySet<string> = new Set(["delivery", "idle", "churn"]);
 
 function usage(text: string): never {
   console.error(
@@ -69,7 +68,7 @@ async function main(): Promise<number> {
   const sandboxes = Number(values.sandboxes ?? DEFAULT_SANDBOXES);
   if (!(Number.isInteger(sandboxes) && sandboxes > 0 && sandboxes <= MAX_SANDBOXES))
     usage(`--sandboxes takes a number up to ${MAX_SANDBOXES}`);
-  if (!insideTestNetwork()) return outside();
+  if (!insideTestNetwork()) return againInTestNetwork(import.meta.filename);
   const at = new Date().toISOString();
   const history = resolve(values.json ?? `${LOCAL_RESULTS}/${at.replaceAll(":", "-")}.jsonl`);
   const facts = machine();
@@ -83,20 +82,6 @@ async function main(): Promise<number> {
   for (const { name, error } of failed)
     console.error(`${name} failed: ${error instanceof Error ? error.stack : error}`);
   return failed.length === 0 ? 0 : 1;
-}
-
-/** Builds, since there is no network where the suites run, and starts this file again in a test network. */
-function outside(): number {
-  Build.prepare();
-  const folder = mkdtempSync(join(tmpdir(), "openshell-bench-run-"));
-  try {
-    const command = enterCommand([process.execPath, import.meta.filename, ...process.argv.slice(2)]);
-    const env = { ...process.env, TMPDIR: folder };
-    const { status } = spawnSync(command[0]!, command.slice(1), { stdio: "inherit", env });
-    return status ?? 1;
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
-  }
 }
 
 async function measure(

@@ -5,10 +5,10 @@
  * some commands need goes into chunks that are loaded on demand.
  */
 import { writeFile } from "node:fs/promises";
-import { isBuiltin } from "node:module";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath } from "node:url";
 import { type BuildOptions, build, type Plugin } from "esbuild";
+import { BUNDLE, builtins, REQUIRE } from "./bundle.ts";
 
 const root = join(dirname(fileURLToPath(import.meta.url)), "..");
 const out = process.argv[2];
@@ -23,20 +23,7 @@ const programs: Record<string, string> = {
   "image-unpack": "packages/drivers/src/local/image/unpack-thread.ts",
 };
 
-const shared = {
-  absWorkingDir: root,
-  outdir: out,
-  outExtension: { ".js": ".mjs" },
-  bundle: true,
-  format: "esm",
-  platform: "node",
-  target: "node24",
-  sourcemap: "linked",
-  sourcesContent: false,
-  minifySyntax: true,
-  legalComments: "none",
-  logLevel: "warning",
-} satisfies BuildOptions;
+const shared = { ...BUNDLE, absWorkingDir: root, outdir: out } satisfies BuildOptions;
 
 const commandLine = join(root, "packages/cli/src");
 
@@ -54,24 +41,6 @@ const borders: Plugin = {
   },
 };
 
-/**
- * An import of one of Node's modules evaluates every one of its exports (`http` alone brings a fetch client); asking for
- * the module itself does not.
- */
-const builtins: Plugin = {
-  name: "builtins",
-  setup({ onLoad, onResolve }) {
-    // A dynamic import of one would lose its named exports.
-    onResolve({ filter: /^[a-z_:/0-9]+$/ }, ({ path, kind }) =>
-      isBuiltin(path) && kind !== "dynamic-import" ? { path, namespace: "builtin" } : undefined,
-    );
-    onLoad({ filter: /.*/, namespace: "builtin" }, ({ path }) => ({
-      contents: `module.exports = process.getBuiltinModule(${JSON.stringify(path)});`,
-      loader: "js",
-    }));
-  },
-};
-
 await build({
   ...shared,
   entryPoints: [{ in: join(commandLine, "main.ts"), out: "cli-main" }],
@@ -84,10 +53,7 @@ await build({
   chunkNames: "chunks/[name]-[hash]",
   splitting: true,
   plugins: [builtins],
-  // CommonJS libraries ask for Node's own modules through require().
-  banner: {
-    js: 'const require=process.getBuiltinModule("node:module").createRequire(import.meta.url);',
-  },
+  banner: REQUIRE,
 });
 
 /**

@@ -8,7 +8,6 @@ import type { Stage } from "../support/stage.ts";
 import { summarise } from "../support/statistics.ts";
 import type { Change } from "../workers/http-client.ts";
 import { decisions } from "./decisions.ts";
-import { policies } from "./policies.ts";
 
 const SCOPE = { selection: { case: "workspace", value: "default" } } as const;
 const CHANGES = 24;
@@ -18,7 +17,6 @@ const PAUSE_MS = 80;
 export async function policy(stage: Stage): Promise<void> {
   await decisions(stage);
   await enforced(stage);
-  await policies(stage);
 }
 
 /** From the call that changes a policy to the first request inside that is decided by it. */

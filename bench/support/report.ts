@@ -9,7 +9,7 @@ export interface Result {
   readonly id: string;
   readonly what: string;
   readonly measured: number;
-  readonly unit: "ms" | "µs" | "/s" | "MB/s" | "MB" | "ms/s" | "count";
+  readonly unit: "ms" | "µs" | "/s" | "MB/s" | "MB" | "kB" | "ms/s" | "count";
   readonly reference?: { readonly what: string; readonly value: number };
   /** The budget (docs/performance.md), in words. */
   readonly budget?: string;

@@ -1,0 +1,4 @@
+/** Sandboxes whose names begin with this are simulated; all others are real. */
+export const SIMULATED = "simulated-";
+/** The program of the simulated host, beside the gateway's. */
+export const SIMULATED_HOST = "simulated-host.mjs";
