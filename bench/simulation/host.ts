@@ -4,6 +4,7 @@ import { systemClock } from "@openshell/base";
 import { RotatingFile } from "@openshell/base/rotating-file.ts";
 import { CredentialState } from "@openshell/credentials";
 import { createCompiler } from "@openshell/supervisor/config/compiler.ts";
+import { createConfigEvents } from "@openshell/supervisor/config/config-events.ts";
 import { ConfigurationController } from "@openshell/supervisor/config/controller.ts";
 import { ImageRoot } from "@openshell/supervisor/config/image-root.ts";
 import { Host } from "@openshell/supervisor/host/host.ts";
@@ -48,14 +49,11 @@ function open(link: GatewayLink, assignment: AttachSandbox): SandboxSupervisor {
       () => systemClock.now(),
       (path) => root.realPath(path),
     ),
-    events: {
-      detected: () => {},
-      policyLoaded: () => {},
-      environmentLoaded: () => {},
-      rejected: () => {},
-      environmentRejected: () => {},
-      setting: () => {},
-    },
+    events: createConfigEvents(
+      () => {},
+      systemClock,
+      (text) => text,
+    ),
     readiness,
     onSettings: () => {},
   });
