@@ -241,6 +241,19 @@ describe("delivery to one session", () => {
         expect(session.builds).toBe(3);
       });
 
+      it("tries again when the values of a staged half cannot be opened once more", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        session.openError = new Error("the key is gone");
+        await session.answer(session.sent[1], Outcome.APPLIED);
+        expect(session.errors).toEqual([session.openError]);
+        expect(session.story).toEqual(["environment p2", "config 2"]);
+        session.openError = undefined;
+        clock.advance(BUILD_RETRY_FIRST_MS);
+        await settle();
+        expect(session.story).toEqual(["environment p2", "config 2", "environment p2"]);
+      });
+
       it("builds the refused counterpart of a staged half again, once", async () => {
         await session.change({ version: 2, providers: "p2" });
         await session.answer(session.sent[0], Outcome.FAILED_CLOSED);

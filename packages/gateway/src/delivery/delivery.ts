@@ -304,7 +304,10 @@ export class SessionDelivery {
     if (last === undefined || this.#dirty !== undefined || pairing(last.config) !== pair) return false;
     const name = half === this.#config ? "config" : "environment";
     // What is too large was never sent, so it is not sent again: this waits for nothing.
-    void this.#offerOne(name, last);
+    this.#offerOne(name, last).catch((error: unknown) => {
+      half.again = true;
+      this.#failed(error, "sandbox");
+    });
     return true;
   }
 

@@ -69,6 +69,7 @@ export class OneSession {
   builds = 0;
   failed: unknown;
   buildError: Error | undefined;
+  openError: Error | undefined;
   record: (outcome: DeliveryOutcome) => Promise<void> = async (outcome) => void this.outcomes.push(outcome);
   readonly delivery: SessionDelivery;
 
@@ -100,6 +101,7 @@ export class OneSession {
     if (this.buildError !== undefined) throw this.buildError;
     return snapshotOf(this.stored, () => {
       this.opened += 1;
+      if (this.openError !== undefined) throw this.openError;
     });
   }
 
