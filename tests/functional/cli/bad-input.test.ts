@@ -14,7 +14,10 @@ let home: TestHome;
 beforeAll(() => {
   home = TestHome.create();
 });
-afterAll(() => home[Symbol.dispose]());
+afterAll(() => {
+  bash(`chmod -R u+rwx . ; "$openshell" gateway stop --sandboxes stop`);
+  home[Symbol.dispose]();
+});
 
 /** Runs a line of bash in which `$openshell` is the command. */
 function bash(line: string) {
@@ -81,5 +84,45 @@ describe.skipIf(mode === "root")("bad input from a shell", () => {
     expectRefused(`"$openshell" sandbox list`, 1, /active_gateway holds no name/);
     expectRefused(`"$openshell" sandbox list --gateway far`, 1, /metadata\.json is not JSON/);
     expect(bash(`cat ${root}/active_gateway ${root}/gateways/far/metadata.json`).stdout).toBe("../x\n{\n");
+  });
+
+  test("a configuration that cannot be used starts nothing", { timeout: 60_000 }, () => {
+    const config = `$XDG_CONFIG_HOME/openshell`;
+    for (const [text, cause] of [
+      ["openshell.version = 2\nlocal.tmp_size = 1979-05-27", /gateway\.toml: local\.tmp_size is a date/],
+      ["openshell.version = ", /gateway\.toml:1:\d+: is not valid TOML: ./],
+    ] as const) {
+      expect(
+        bash(
+          `mkdir -p ${config}; rm -f ${config}/*.toml ${config}/active_gateway; printf '${text}' > ${config}/gateway.toml`,
+        ).status,
+      ).toBe(0);
+      expectRefused(`"$openshell" gateway start`, 1, cause);
+    }
+    expect(bash(`chmod 0 ${config}/gateway.toml`).status).toBe(0);
+    expectRefused(`"$openshell" gateway start`, 1, /gateway\.toml: may not be read by this user/);
+    expect(
+      bash(`rm -f ${config}/gateway.toml; ls "$XDG_STATE_HOME/openshell" "$XDG_RUNTIME_DIR"/openshell/*/*.sock`).stdout,
+    ).not.toMatch(/gateway\.db|sock/);
+  });
+
+  test("roots that cannot be used make no sandbox", { timeout: 60_000 }, () => {
+    expect(
+      bash(`mkdir -p in/closed in/empty in/hidden; echo x > in/f.tar; cp in/f.tar in/hidden; touch in/closed/f;
+        chmod 0 in/f.tar in/closed; chmod 600 in/hidden; mkfifo in/pipe.tar; "$openshell" gateway start`).status,
+    ).toBe(0);
+    for (const [from, status, cause] of [
+      ["in/f.tar", 1, /in\/f\.tar may not be read by the gateway's user/],
+      ["./in/closed", 1, /in\/closed may not be read by the gateway's user/],
+      ["./in/empty", 1, /in\/empty holds nothing/],
+      ["in/hidden/f.tar", 2, /may not be reached by this user/],
+      ["in/pipe.tar", 1, /is a socket, device or pipe/],
+    ] as const) {
+      const result = bash(`"$openshell" sandbox create --from ${from} --detach -- true`);
+      expect([from, result.status, result.stdout]).toEqual([from, status, ""]);
+      expect(result.stderr).toMatch(cause);
+      expect(result.stderr).toMatch(/^error: [^\n]+\n(?: {2}[-a-z][^\n]*\n)*$/);
+    }
+    expect(bash(`"$openshell" sandbox list -o json`).stdout).toMatch(/"sandboxes": \[\]/);
   });
 });

@@ -1,5 +1,6 @@
 import { existsSync, realpathSync, statSync } from "node:fs";
 import { resolve } from "node:path";
+import { systemCode } from "@openshell/base/errors.ts";
 import type { Flag } from "../args.ts";
 import { type Context, pairs } from "../context.ts";
 import { quote, usageError } from "../errors.ts";
@@ -142,7 +143,12 @@ function rootPath(context: Context, from: string): string | undefined {
   const path = resolve(cwd, expanded);
   const named = /^(?:\.{0,2}\/|\.{1,2}$|~)|\.(?:tar|tar\.gz|tgz)$/.test(from);
   if (!named && !existsSync(path)) return undefined;
-  if (!existsSync(path)) {
+  try {
+    statSync(path);
+  } catch (error) {
+    if (["EACCES", "EPERM"].includes(systemCode(error) ?? "")) {
+      throw usageError(`--from ${quote(from)} may not be reached by this user`, "Open the folders above it: chmod u+x");
+    }
     throw usageError(`--from ${quote(from)} does not exist`, "Name a folder, a .tar or a .tar.gz that exists");
   }
   if (context.target.kind !== "embedded" && !statSync(path).isFile()) {

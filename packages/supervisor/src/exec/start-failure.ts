@@ -36,7 +36,7 @@ export function describeStartFailure(error: unknown, program: string): unknown {
   const failure = startFailure(error, program);
   if (failure === undefined) return error;
   return new RuntimeError("command_not_started", `${failure.message}; exec: ${(error as BoundaryError).errno}`, {
-    next: "Name a program of the machine's system folders, or mount the folder that holds it with --volume",
+    next: "Name a program of the machine's system folders (of the image with --from), or mount the folder that holds it with --volume",
     cause: error,
   });
 }

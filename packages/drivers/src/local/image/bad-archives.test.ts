@@ -189,6 +189,8 @@ describe("an archive", () => {
     const gz = gzipSync(Buffer.concat([entry({ name: "a", content: "a" }), end()]));
     const cases: Record<string, Buffer> = {
       empty: Buffer.alloc(0),
+      "an end and nothing before it": end(),
+      zeros: Buffer.alloc(1 << 19),
       "one byte": Buffer.from("x"),
       text: Buffer.from("FROM scratch\n".repeat(100)),
       "a gzip of nothing": gzipSync(""),

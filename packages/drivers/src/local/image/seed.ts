@@ -1,5 +1,7 @@
 import { chmod, chown, lstat, mkdir, rm, symlink, unlink, writeFile } from "node:fs/promises";
 import { posix } from "node:path";
+import { systemCode } from "@openshell/base";
+import { DriverError } from "../../driver.ts";
 import { removeTree } from "../state.ts";
 import { lookUp } from "./lookup.ts";
 
@@ -34,7 +36,18 @@ export async function writeSeed(target: SeedTarget, entries: readonly SeedEntry[
   await mkdir(target.folder, { mode: 0o755 });
   await chmod(target.folder, 0o755);
   const writer = new SeedWriter(target);
-  for (const entry of entries) await writer.add(entry);
+  for (const entry of entries) {
+    try {
+      await writer.add(entry);
+    } catch (error) {
+      if (systemCode(error) !== "EACCES") throw error;
+      // A folder has the mode that the image gives it: one that its owner cannot enter takes nothing in.
+      throw new DriverError("image_unavailable", `a folder of the image above ${entry.path} is closed to its owner`, {
+        next: "Open the image's folders to their owner: chmod u+rwx",
+        cause: error,
+      });
+    }
+  }
 }
 
 class SeedWriter {

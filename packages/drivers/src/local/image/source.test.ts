@@ -7,7 +7,7 @@ import { checkImageSource } from "./source.ts";
 let folder: string;
 beforeEach(() => {
   folder = realpathSync(mkdtempSync(join(tmpdir(), "source-")));
-  mkdirSync(join(folder, "roots/debian"), { recursive: true });
+  mkdirSync(join(folder, "roots/debian/bin"), { recursive: true });
   mkdirSync(join(folder, "state"));
   writeFileSync(join(folder, "roots/x.tar"), "");
 });
@@ -56,6 +56,7 @@ describe("checkImageSource", () => {
       [`${folder}/roots/../roots`, "image_invalid"],
       ["relative", "image_invalid"],
       [join(folder, "none"), "image_unavailable"],
+      [join(folder, "roots/debian/bin"), "image_invalid"],
     ];
     for (const [source, code] of cases) {
       expect(() => check(source, { imageRoots: ["/"] }), source).toThrow(expect.objectContaining({ code }));

@@ -1,3 +1,4 @@
+import { accessSync, constants } from "node:fs";
 import { escapeUntrusted } from "@openshell/base";
 import { DriverError, type DriverErrorCode } from "../../driver.ts";
 import { type HostFiles, hostFiles } from "../host-files.ts";
@@ -28,11 +29,30 @@ export function checkImageSource(
   try {
     // Whose it may be was decided above.
     const anywhere = { caller, gatewayUid, volumeRoots: ["/"], privateFolders, idmap: false };
-    return checkSource({ source, target: "/", access: "ro" }, anywhere, files) ? "folder" : "archive";
+    const kind = checkSource({ source, target: "/", access: "ro" }, anywhere, files) ? "folder" : "archive";
+    checkReadable(source, kind);
+    if (kind === "folder" && files.list(source).length === 0) {
+      throw new DriverError("volume_invalid", `${escapeUntrusted(source)} holds nothing`, {
+        next: "Use a folder with the files of a root, or an archive of one",
+      });
+    }
+    return kind;
   } catch (error) {
     const code = error instanceof DriverError ? CODES[error.code] : undefined;
     if (code === undefined) throw error;
     const { message, next } = error as DriverError;
     throw new DriverError(code, `the root: ${message}`, { next: next.replace("Mount a", "Use a"), cause: error });
+  }
+}
+
+/** Before a sandbox is made, which would only then find out. */
+function checkReadable(source: string, kind: "folder" | "archive"): void {
+  try {
+    accessSync(source, kind === "folder" ? constants.R_OK | constants.X_OK : constants.R_OK);
+  } catch (cause) {
+    throw new DriverError("volume_unavailable", `${escapeUntrusted(source)} may not be read by the gateway's user`, {
+      next: kind === "folder" ? "Open it to that user: chmod u+rx" : "Open it to that user: chmod u+r",
+      cause,
+    });
   }
 }

@@ -72,6 +72,7 @@ async function unpack(request: UnpackRequest, onBytes: OnUnpacked): Promise<Unpa
   for await (const _ of chunks);
   const digest = hash.digest("hex");
   unpacker.finish();
+  if (unpacker.result.entries === 0) throw badArchive("it holds nothing");
   if (!isContainerImage(root)) return { ...unpacker.result, digest, config: NO_CONFIG };
   const saved = join(request.folder, "layers");
   const layered = makeUnpacker(request, saved, (bytes) => onBytes(bytes, "layers"));
