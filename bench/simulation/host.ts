@@ -13,6 +13,7 @@ import { listenForPokes } from "@openshell/supervisor/host/poke.ts";
 import { readHostStart } from "@openshell/supervisor/host/start.ts";
 import { LogPusher } from "@openshell/supervisor/logs/log-pusher.ts";
 import { SandboxLog } from "@openshell/supervisor/logs/sandbox-log.ts";
+import { MiddlewareManager } from "@openshell/supervisor/middleware/manager.ts";
 import { ReadinessTracker } from "@openshell/supervisor/session/readiness.ts";
 import { SandboxSupervisor } from "@openshell/supervisor/session/supervisor.ts";
 import { Workload } from "@openshell/supervisor/session/workload.ts";
@@ -42,8 +43,13 @@ function open(link: GatewayLink, assignment: AttachSandbox): SandboxSupervisor {
   );
   const root = new ImageRoot("", assignment.local!.layout!);
   const readiness = new ReadinessTracker();
+  const middleware = new MiddlewareManager({
+    clock: systemClock,
+    connect: () => Promise.reject(new Error("a simulated sandbox has no middleware")),
+  });
   const configuration = new ConfigurationController({
     egress: nothing,
+    middleware,
     compile: createCompiler(
       credentials,
       () => systemClock.now(),
