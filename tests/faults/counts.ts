@@ -20,6 +20,26 @@ export class Counts {
     return sum;
   }
 
+  /** Of all faults together. */
+  met(step: string): number {
+    let sum = 0;
+    for (const fault of this.#counts.keys()) sum += this.get(fault, step);
+    return sum;
+  }
+
+  /** As `table`, one row a step, with a sum: for many steps and few faults. */
+  columns(): string {
+    const faults = [...this.#counts.keys()].sort();
+    const steps = [...new Set([...this.#counts.values()].flatMap((row) => [...row.keys()]))].sort();
+    const width = Math.max(...steps.map((step) => step.length), 4);
+    const lines = [["".padEnd(width), ...faults, "sum"].join("  ")];
+    for (const step of steps) {
+      const cells = faults.map((fault) => String(this.get(fault, step) || "·").padStart(fault.length));
+      lines.push([step.padEnd(width), ...cells, String(this.met(step)).padStart(3)].join("  "));
+    }
+    return lines.join("\n");
+  }
+
   /** One row a fault, one column a step; a column of its own for strikes that met nothing under way. */
   table(): string {
     const steps = [...new Set([...this.#counts.values()].flatMap((row) => [...row.keys()]))].sort();

@@ -4,7 +4,8 @@ import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 
 /**
- * npm run test:faults [-- --seeds N] [--from S] [--parallel P] [--mode root|user|both] [--verbose] [--no-build]
+ * npm run test:faults [-- --seeds N] [--from S] [--parallel P] [--mode root|user|both]
+ *   [--kind lifecycle|delivery] [--verbose] [--no-build]
  *
  * 200 seeds by default: as root three quarters of them as root, the rest as an ordinary user. `--verbose` prints what
  * happened in runs that went well too.
@@ -18,6 +19,7 @@ const { values } = parseArgs({
     from: { type: "string", default: "1" },
     parallel: { type: "string", default: "4" },
     mode: { type: "string", default: root ? "both" : "user" },
+    kind: { type: "string", default: "lifecycle" },
     verbose: { type: "boolean", default: false },
     "no-build": { type: "boolean", default: false },
   },
@@ -29,6 +31,13 @@ function whole(name: "seeds" | "from" | "parallel"): number {
   return value;
 }
 
+const FILES: Readonly<Record<string, string>> = {
+  lifecycle: "tests/faults/faults.test.ts",
+  delivery: "tests/faults/delivery/delivery.test.ts",
+};
+const file = FILES[values.kind];
+if (file === undefined) throw new Error(`--kind takes ${Object.keys(FILES).join(" or ")}`);
+
 async function run(mode: string, seeds: number): Promise<boolean> {
   const args = [join(repository, "tests/run.ts"), "--mode", mode, ...(values["no-build"] ? ["--no-build"] : [])];
   const env = {
@@ -38,7 +47,7 @@ async function run(mode: string, seeds: number): Promise<boolean> {
     OPENSHELL_TEST_FAULTS_VERBOSE: values.verbose ? "1" : "0",
     OPENSHELL_TEST_FAULTS_PARALLEL: String(whole("parallel")),
   };
-  const child = spawn(process.execPath, [...args, "tests/faults/faults.test.ts"], { stdio: "inherit", env });
+  const child = spawn(process.execPath, [...args, file!], { stdio: "inherit", env });
   const [code] = (await once(child, "close")) as [number | null];
   return code === 0;
 }

@@ -47,6 +47,10 @@ export interface WorldOptions {
   readonly cli: readonly string[];
   /** Folder of the programs whose clocks can be set. */
   readonly programs: string;
+  /** Added to gateway.toml. */
+  readonly config?: string;
+  /** Socket that hosts dial in place of the gateway's, from the folder of the home's own. */
+  readonly hostSocket?: (home: string) => string;
 }
 
 export type Api = Client<typeof OpenShell>;
@@ -74,17 +78,18 @@ export class World implements AsyncDisposable {
   readonly #startedAt = performance.now();
   readonly #transports: LaneTransport[] = [];
   readonly #programs: string;
+  readonly #hostSocket: string | undefined;
   #reviving: Promise<void> | undefined;
   #mounted = false;
   revivals = 0;
   #disturbedAt = 0;
 
-  private constructor({ net: internet, schedule, counts, cli, programs }: WorldOptions) {
+  private constructor({ net: internet, schedule, counts, cli, programs, config, hostSocket }: WorldOptions) {
     this.schedule = schedule;
     this.counts = counts;
     this.model = new Model(schedule.clients.length);
     this.user = TestOpenShell.create(internet, {
-      gateway: { extra: `[openshell.supervisor]\nplacement = "${schedule.placement}"\n` },
+      gateway: { extra: `[openshell.supervisor]\nplacement = "${schedule.placement}"\n${config ?? ""}` },
       command: cli,
     });
     // Below the home: by their paths the programs' processes are known to be this run's, whoever their parent is.
@@ -92,6 +97,7 @@ export class World implements AsyncDisposable {
     mkdirSync(dirname(this.#programs), { mode: 0o711 });
     symlinkSync(programs, this.#programs);
     const name = "openshell";
+    this.#hostSocket = hostSocket?.(this.user.home.folder);
     this.runtime = join(this.user.home.runtime, "openshell", name);
     this.state = join(this.user.home.state, "openshell", name);
   }
@@ -125,7 +131,11 @@ export class World implements AsyncDisposable {
   }
 
   #variables(): Record<string, string> {
-    return { OPENSHELL_DIST: this.#programs, OPENSHELL_TEST_CLOCK: this.user.home.path("clock") };
+    return {
+      OPENSHELL_DIST: this.#programs,
+      OPENSHELL_TEST_CLOCK: this.user.home.path("clock"),
+      ...(this.#hostSocket === undefined ? {} : { OPENSHELL_TEST_HOST_SOCKET: this.#hostSocket }),
+    };
   }
 
   /** Moves the wall clock of one part's processes. Milliseconds. */

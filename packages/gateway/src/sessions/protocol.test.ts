@@ -267,6 +267,20 @@ describe("the supervisor protocol", () => {
     ]);
   });
 
+  it.each(["readiness", "prepared"] as const)(
+    "breaks a stream on which %s comes out of turn: the start begins anew",
+    async (name) => {
+      const { peer, accepted } = await acceptedPeer();
+      const early = { case: name, value: { sessionId: accepted.sessionId } } as Up;
+      peer.send(early);
+      expect(await peer.next()).toEqual({ case: "error", code: Code.Unavailable });
+      expect((await gateway.get()).status?.phase).toBe(SandboxPhase.PROVISIONING);
+      const second = connect();
+      second.send(hello({ connectionEpoch: 2n }));
+      expect((await second.next()).case).toBe("candidate");
+    },
+  );
+
   it("takes a prepared policy as a proposal: a bad one is refused, nothing starts", async () => {
     const { peer, candidate } = await prepared();
     const { candidateId, policyHash } = candidate;

@@ -401,6 +401,8 @@ function preparationFailed(reason: Failure): SessionRefused {
   return new SessionRefused("configuration_rejected", text, { retryable: reason.retryable });
 }
 
+/** Out of turn: the stream ends, and the next one begins anew. Nothing is lost for good by what a stream did. */
 function unexpected(got: string | undefined, wanted: string): SessionRefused {
-  return new SessionRefused("unexpected_message", `expected ${wanted}, got ${got ?? "an unknown message"}`);
+  const text = `expected ${wanted}, got ${got ?? "an unknown message"}`;
+  return new SessionRefused("unexpected_message", text, { retryable: true });
 }
