@@ -56,6 +56,21 @@ describe("the configuration of a sandbox", () => {
     return gateway.host!.attached.get(metadata!.id)!;
   }
 
+  it("is refused where it names a middleware that is not registered; built-in ones always are there", async () => {
+    await ready({ policy: policy() });
+    const named = (middleware: string) => ({
+      ...policy(),
+      networkMiddlewares: { m: { middleware, endpoints: { include: ["a.example.com"] } } },
+    });
+    const refused = update(named("guard"));
+    await expect(refused).rejects.toMatchObject({ code: Code.FailedPrecondition });
+    await expect(refused).rejects.toThrow(/network middleware 'm' names 'guard', which is not registered/);
+    await expect(gateway.create({ name: "other", spec: { policy: named("guard") } })).rejects.toMatchObject({
+      code: Code.FailedPrecondition,
+    });
+    expect((await update(named("openshell/regex"))).version).toBe(2);
+  });
+
   it("is the restrictive default when nobody gave a policy, stored as version 1", async () => {
     const supervisor = await ready();
     expect(supervisor.accepted?.sandboxConfig).toMatchObject({ policyVersion: 1 });

@@ -5,6 +5,7 @@ import { create } from "@bufbuild/protobuf";
 import { SandboxPhase, SandboxPolicySchema, SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { FrozenClock } from "../api/testing/frozen-clock.ts";
+import type { MiddlewareRegistration } from "../config/middleware.ts";
 import { openStore } from "../store/store.ts";
 import type { Store } from "../store/types.ts";
 import { createVault } from "../store/vault.ts";
@@ -40,9 +41,12 @@ describe("the snapshot of a sandbox", () => {
     await rm(folder, { recursive: true });
   });
 
-  const setPolicy = async (host: string): Promise<void> => {
+  const setPolicy = async (
+    host: string,
+    networkMiddlewares: Readonly<Record<string, { readonly middleware: string }>> = {},
+  ): Promise<void> => {
     const rule = { endpoints: [{ host, port: 443 }], binaries: [{ path: "/x" }] };
-    const policy = create(SandboxPolicySchema, { version: 1, networkPolicies: { a: rule } });
+    const policy = create(SandboxPolicySchema, { version: 1, networkPolicies: { a: rule }, networkMiddlewares });
     const revision = { scope: "s", hash: host, policy, status: "pending", createdAt: 1, provenance: {} } as const;
     await store.write(store.policies.append(revision));
   };
@@ -90,6 +94,40 @@ describe("the snapshot of a sandbox", () => {
       store.sandboxes.update("s", "any", { spec: create(SandboxSpecSchema, { providerAttachmentEpoch: "e2" }) }),
     );
     expect(await revision()).not.toBe(second);
+  });
+
+  it("has the registered services that the policy names, and another revision when their registration changes", async () => {
+    const registration = (name: string, endpoint: string): MiddlewareRegistration => ({
+      name,
+      endpoint,
+      ca: { path: "/ca.pem", pem: "PEM" },
+      audience: `urn:${name}`,
+      allowInsecureTransport: false,
+      maxPayloadBytes: 1_024,
+      timeoutMs: 250,
+    });
+    const read = async (...middleware: MiddlewareRegistration[]) => {
+      const config = { ...deps().config, supervisor: { middleware } };
+      return (await captureSnapshot({ ...deps(), config }, "s"))!.snapshot.config;
+    };
+    const guard = registration("guard", "https://guard.example");
+    const without = await read();
+    expect((await read(guard)).configRevision).toBe(without.configRevision);
+    await setPolicy("a.example.com", { guard: { middleware: "guard" }, regex: { middleware: "openshell/regex" } });
+    const config = await read(registration("other", "https://other.example"), guard);
+    expect(config.middleware).toMatchObject([
+      {
+        name: "guard",
+        endpoint: "https://guard.example",
+        caPem: "PEM",
+        audience: "urn:guard",
+        maxPayloadBytes: 1_024,
+        timeout: { seconds: 0n, nanos: 250_000_000 },
+        allowInsecureTransport: false,
+      },
+    ]);
+    expect((await read(guard)).configRevision).toBe(config.configRevision);
+    expect((await read(registration("guard", "https://moved.example"))).configRevision).not.toBe(config.configRevision);
   });
 
   it("is delivered anew for a newer version of an equal policy, so that the newer one is acknowledged too", async () => {
