@@ -16,6 +16,7 @@ const page = resolve(import.meta.dirname, "../docs/compatibility.md");
 const labels: Readonly<Record<RpcState["state"], string>> = {
   built: "built",
   planned: "not built yet",
+  "host-socket": "for hosts only",
   "by-design": "by design not",
 };
 
@@ -69,6 +70,8 @@ the gateway does with each RPC.
 - **built** (${count("built")} of ${OpenShell.methods.length}): answers as documented in \`proto/public/\`.
 - **partly** (${rpcs.filter(isPartly).length}): as built, but refuses some fields of its requests, listed below.
 - **not built yet** (${count("planned")}): answers UNIMPLEMENTED, naming the RPC.
+- **for hosts only** (${count("host-socket")}): answers supervisors of older releases on the gateway's host socket, for a sandbox token; UNIMPLEMENTED
+  for users. GetSandboxConfig is answered there too.
 - **by design not** (${count("by-design")}): answers UNIMPLEMENTED for good. Gateway and supervisor speak a protocol of their own.
 
 Beside it the gateway serves gRPC's own \`grpc.health.v1.Health\` (names: empty and \`openshell.v1.OpenShell\`) and

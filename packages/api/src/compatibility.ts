@@ -7,11 +7,13 @@ export type RpcName = keyof typeof OpenShell.method;
  * What a gateway of this build does with an RPC:
  * - `built`: it answers as documented.
  * - `planned`: it answers UNIMPLEMENTED and will be built.
+ * - `host-socket`: it answers on the socket of supervisor hosts, and UNIMPLEMENTED on every listener of users.
  * - `by-design`: it answers UNIMPLEMENTED for good.
  */
 export type RpcState =
   | { readonly state: "built" }
   | { readonly state: "planned"; readonly instead?: string }
+  | { readonly state: "host-socket"; readonly instead: string }
   | { readonly state: "by-design"; readonly instead: string };
 
 const built: RpcState = { state: "built" };
@@ -22,6 +24,10 @@ const supervisorProtocol: RpcState = {
   state: "by-design",
   instead:
     "Gateway and supervisor ship together and speak their own protocol, openshell.supervisor.v1; run the supervisor of this build",
+};
+const polling: RpcState = {
+  state: "host-socket",
+  instead: "It is for supervisors of older releases, with a sandbox token on the gateway's host socket",
 };
 const singleGateway: RpcState = {
   state: "by-design",
@@ -109,12 +115,12 @@ export const compatibility: Readonly<Record<RpcName, RpcState>> = {
   refreshSandboxToken: supervisorProtocol,
   connectSupervisor: supervisorProtocol,
   relayStream: supervisorProtocol,
-  getSandboxProviderEnvironment: supervisorProtocol,
+  getSandboxProviderEnvironment: polling,
   exchangeProviderSubjectToken: supervisorProtocol,
-  reportPolicyStatus: supervisorProtocol,
+  reportPolicyStatus: polling,
   reportEndpointStatus: supervisorProtocol,
-  reportProviderReadiness: supervisorProtocol,
-  reportSandboxConfiguration: supervisorProtocol,
+  reportProviderReadiness: polling,
+  reportSandboxConfiguration: polling,
   reportMainProcessExit: supervisorProtocol,
   finalizeMainProcessExit: supervisorProtocol,
   pushSandboxLogs: supervisorProtocol,

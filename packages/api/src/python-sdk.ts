@@ -111,6 +111,6 @@ export function sdkMethodWorks(method: SdkMethod): boolean {
 export function sdkRefusal(method: SdkMethod): readonly [code: string, text: string] {
   if (method.refusal !== undefined) return method.refusal;
   const rpc = method.rpcs.find((name) => compatibility[name].state !== "built") ?? method.rpcs[0]!;
-  const why = compatibility[rpc].state === "by-design" ? "is not offered" : "is not built yet";
+  const why = compatibility[rpc].state === "planned" ? "is not built yet" : "is not offered";
   return ["UNIMPLEMENTED", `${OpenShell.method[rpc].name} ${why}`];
 }

@@ -31,6 +31,8 @@ export function unimplementedError(rpc: string, state: RpcState): ApiError {
   switch (state.state) {
     case "by-design":
       return unimplemented(`${rpc} is not offered by this gateway, by design`, { next: state.instead });
+    case "host-socket":
+      return unimplemented(`${rpc} is not offered here`, { next: state.instead });
     case "planned":
       return unimplemented(`${rpc} is not built yet in this gateway`, {
         next: state.instead ?? "See docs/compatibility.md for what is built",

@@ -1,7 +1,5 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import {
-  ConfigurationAdmissionState,
-  GetSandboxConfigResponseSchema,
   GetSandboxPolicyStatusResponseSchema,
   ListSandboxPoliciesRequestSchema,
   ListSandboxPoliciesResponseSchema,
@@ -29,16 +27,15 @@ import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { Violations } from "@openshell/api/violations.ts";
 import { LogField } from "@openshell/base";
 import { KeyedMutex } from "../compute/keyed-mutex.ts";
-import { buildSnapshot, revisionNumber } from "../delivery/snapshot.ts";
+import { buildSnapshot } from "../delivery/snapshot.ts";
 import { waitLimit } from "../delivery/wait-limit.ts";
 import { checkedPolicy } from "../policies/check.ts";
 import { defaultPolicy } from "../policies/default-policy.ts";
 import { mergedPolicy } from "../policies/merge.ts";
-import { checkMiddlewares, shownService } from "../policies/middleware.ts";
+import { checkMiddlewares } from "../policies/middleware.ts";
 import { mergeNote, policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import { staticFieldChanges } from "../policies/static-fields.ts";
-import { settingMessages } from "../settings/effective.ts";
 import { requestedSetting } from "../settings/registry.ts";
 import { isStoreError } from "../store/errors.ts";
 import { GLOBAL_SCOPE, type PolicyRevision, type SandboxRecord } from "../store/types.ts";
@@ -47,6 +44,7 @@ import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
 import { revisionMessage } from "./convert.ts";
 import { write } from "./mutations.ts";
 import { pageOf } from "./pages.ts";
+import { sandboxConfigMessage } from "./sandbox-config.ts";
 import { type SettingRequest, shownValue, storeGlobalSetting, storeSandboxSetting } from "./settings.ts";
 import { checkAnnotations } from "./validate-sandbox.ts";
 
@@ -104,33 +102,17 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         deps.log.info({ [LogField.sandboxId]: record.id, [LogField.subject]: subject, ...fields }, what);
         deps.configurationChanged([record.id]);
         // A connected supervisor answers within milliseconds; the revision's status tells what came of it in any case.
-        await deps.operations.wait(operationId, waitLimit(context, deps.sessions.get(record.id)?.state), deps);
+        const session = deps.sessions.get(record.id);
+        // One that polls answers when it asks the next time.
+        const state = session?.polls === true ? undefined : session?.state;
+        await deps.operations.wait(operationId, waitLimit(context, state), deps);
         return response;
       });
     },
 
     async getSandboxConfig(request) {
       const record = await namedSandbox(deps, namedWorkspace(request.workspaceScope), request.name, "name");
-      const { config, providerRevision, settings } = await buildSnapshot(deps, record);
-      const admission = record.status.configurationAdmission;
-      const refused = admission?.state === ConfigurationAdmissionState.REJECTED;
-      return create(GetSandboxConfigResponseSchema, {
-        ...(config.policy === undefined ? {} : { policy: config.policy }),
-        version: config.policyVersion,
-        policyHash: config.policyHash,
-        configRevision: revisionNumber(config.configRevision),
-        policySource: PolicySource.SANDBOX,
-        settings: settingMessages(settings),
-        settingsRevision: settings.revision,
-        providerEnvRevision: revisionNumber(providerRevision),
-        supervisorMiddlewareServices: config.middleware.map(shownService),
-        workspace: record.workspace,
-        policyValidationFailureMode: deps.config.policyValidationFailureMode,
-        configurationAdmitted: !refused,
-        configurationError: refused ? (admission?.error ?? "") : "",
-        configurationInstanceId: admission?.instanceId ?? "",
-        providerAttachmentEpoch: record.spec.providerAttachmentEpoch,
-      });
+      return sandboxConfigMessage(record, await buildSnapshot(deps, record));
     },
 
     async getSandboxPolicyStatus(request) {

@@ -22,6 +22,8 @@ import { captureSnapshot } from "../delivery/snapshot.ts";
 import type { CreateServices, GatewayDeps, GatewayServices } from "../deps.ts";
 import { checkedPolicy } from "../policies/check.ts";
 import { checkMiddlewares } from "../policies/middleware.ts";
+import { pollingHandlers } from "../polling/handlers.ts";
+import { PollingWarnings } from "../polling/warnings.ts";
 import { Observations } from "../readiness/observations.ts";
 import { ReadinessTracker } from "../readiness/tracker.ts";
 import { Attachments } from "../relay/attachments.ts";
@@ -108,7 +110,8 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       onHeld: (hostId, held) => controller.onHeld(hostId, held),
       onAttachFailed: (id, generation, reason) => controller.onAttachFailed(id, generation, reason),
       onDetached: (id, generation) => controller.onDetached(id, generation),
-      onRenewed: (ids) => observations.renew(ids),
+      // A supervisor that polls renews its own evidence: nobody else knows whether it still holds.
+      onRenewed: (ids) => observations.renew(ids.filter((id) => sessions.get(id)?.polls !== true)),
     },
   });
   const { archiveBytes: maxBytes } = driver.capabilities;
@@ -189,6 +192,16 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     archives,
     launchFacts: facts,
   };
+  const warnings = new PollingWarnings({ clock, log, feeds, stats: scheduler.stats });
+  const polling = pollingHandlers({
+    ...deps,
+    tokens,
+    sessions,
+    feeds,
+    operations,
+    backend: events,
+    recordDelivery: (session, outcome) => events.recordDelivery(session, outcome),
+  });
   const hostService = supervisorService({
     clock,
     log,
@@ -201,6 +214,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     tokens,
     sessions,
     broker,
+    onPolling: (session) => warnings.accepted(session),
     stopping: deps.stopping,
   });
   const closed = new AbortController();
@@ -222,7 +236,10 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
   return {
     userRoutes: (router: ConnectRouter) =>
       void router.service(OpenShell, unimplementedRest(refusingUnknownFields(openShellHandlers(api)))),
-    hostRoutes: (router: ConnectRouter) => void router.service(SupervisorGateway, hostService),
+    hostRoutes: (router: ConnectRouter) => {
+      router.service(SupervisorGateway, hostService);
+      router.service(OpenShell, unimplementedRest(polling));
+    },
 
     delivery: scheduler,
 

@@ -17,6 +17,8 @@ export class DeliveryStats {
   /** Ends of bootstraps, by outcome. */
   readonly bootstraps = new Map<string, number>();
   readonly waits: Readonly<Record<Lane, WaitHistogram>> = { sandbox: emptyHistogram(), fanout: emptyHistogram() };
+  /** Sessions of supervisors that poll, by revision of the protocol. */
+  readonly pollingSessions = new Map<string, number>();
   /** Bootstraps that were answered at another revision than was sent. */
   revisionMismatches = 0;
 
@@ -29,6 +31,10 @@ export class DeliveryStats {
   bootstrapped(outcome: "applied" | "refused" | "failed" | "mismatch"): void {
     count(this.bootstraps, outcome);
     if (outcome === "mismatch") this.revisionMismatches += 1;
+  }
+
+  polling(revision: number): void {
+    count(this.pollingSessions, String(revision));
   }
 
   waited(lane: Lane, seconds: number): void {

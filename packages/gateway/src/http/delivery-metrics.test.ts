@@ -16,6 +16,7 @@ it("shows outcomes, bootstraps, waits and sessions, from the start and as they a
   stats.answered("config", ConfigApplyOutcome.UNSPECIFIED);
   stats.bootstrapped("applied");
   stats.bootstrapped("mismatch");
+  stats.polling(1);
   stats.waited("sandbox", 0.004);
   stats.waited("sandbox", 60);
   for (const _look of [1, 2]) {
@@ -31,6 +32,7 @@ it("shows outcomes, bootstraps, waits and sessions, from the start and as they a
       'openshell_supervisor_config_queue_wait_seconds_bucket{lane="sandbox",le="+Inf"} 2',
       'openshell_supervisor_config_queue_wait_seconds_count{lane="sandbox"} 2',
       'openshell_supervisor_config_queue_wait_seconds_count{lane="fanout"} 0',
+      'openshell_server_supervisor_legacy_protocol_sessions_total{revision="1"} 1',
       "openshell_supervisor_config_dirty_sessions 2",
       "openshell_supervisor_config_waiting_sessions 1",
     ])

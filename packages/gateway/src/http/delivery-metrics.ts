@@ -10,6 +10,7 @@ export const DeliveryMetricName = {
   results: "openshell_supervisor_config_apply_results_total",
   bootstraps: "openshell_supervisor_config_bootstraps_total",
   mismatches: "openshell_supervisor_config_bootstrap_revision_mismatches_total",
+  polling: "openshell_server_supervisor_legacy_protocol_sessions_total",
   queueWait: "openshell_supervisor_config_queue_wait_seconds",
   dirty: "openshell_supervisor_config_dirty_sessions",
   waiting: "openshell_supervisor_config_waiting_sessions",
@@ -48,6 +49,16 @@ export function registerDeliveryMetrics(registry: Registry, source: () => Delive
     collect() {
       this.reset();
       this.inc(source().stats.revisionMismatches);
+    },
+  });
+  new Counter({
+    name: DeliveryMetricName.polling,
+    help: "Sessions of supervisors of an older protocol, which poll",
+    labelNames: ["revision"],
+    registers,
+    collect() {
+      this.reset();
+      for (const [revision, count] of source().stats.pollingSessions) this.inc({ revision }, count);
     },
   });
   const gauges = {

@@ -2,7 +2,7 @@ import { create } from "@bufbuild/protobuf";
 import { type Failure, FailureSchema } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { escapeUntrusted, RuntimeError } from "@openshell/base";
 import type { RuntimeErrorCode } from "@openshell/base/catalogue/runtime.ts";
-import { MAX_FAILURE_TEXT } from "./limits.ts";
+import { MAX_FAILURE_TEXT, OLDEST_PROTOCOL_REVISION, PROTOCOL_REVISION } from "./limits.ts";
 
 /** A failure as the protocol carries it. */
 export function failure(
@@ -23,6 +23,11 @@ export function failureText(value: Failure | undefined): string {
   if (value === undefined) return "no reason was given";
   const text = value.message === "" ? value.code : value.message;
   return escapeUntrusted(value.next === "" ? text : `${text}. ${value.next}`, MAX_FAILURE_TEXT);
+}
+
+/** Why a peer of this revision of the protocol is not served. */
+export function revisionText(theirs: number): string {
+  return `this gateway speaks revisions ${OLDEST_PROTOCOL_REVISION} to ${PROTOCOL_REVISION} of the supervisor protocol, not ${theirs}`;
 }
 
 /** A session that must not go on; the peer is told by SessionRejected. */

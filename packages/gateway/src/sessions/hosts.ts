@@ -23,7 +23,7 @@ import type { Logger } from "pino";
 import { redactSecrets } from "../delivery/redaction.ts";
 import type { HostLauncher } from "../hosts/types.ts";
 import type { HostRecord } from "../store/types.ts";
-import { failure, SessionRefused } from "./failure.ts";
+import { failure, revisionText, SessionRefused } from "./failure.ts";
 import {
   HEARTBEAT_INTERVAL_MS,
   HEARTBEAT_LIMIT_MS,
@@ -269,10 +269,7 @@ function checkHello(first: HostUplink, host: HostRecord): Failure | undefined {
   if (first.message.case !== "hello") return failure("unexpected_message", "the first message must be the hello");
   const hello = first.message.value;
   if (hello.protocolRevision < OLDEST_PROTOCOL_REVISION || hello.protocolRevision > PROTOCOL_REVISION) {
-    return failure(
-      "protocol_revision",
-      `this gateway speaks revision ${PROTOCOL_REVISION}, not ${hello.protocolRevision}`,
-    );
+    return failure("protocol_revision", revisionText(hello.protocolRevision));
   }
   if (hello.hostId !== host.id) return failure("host_mismatch", "the secret belongs to another host");
   if (hello.instanceId === "") return failure("invalid_message", "the hello has no instance_id");

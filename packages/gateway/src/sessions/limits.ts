@@ -2,10 +2,10 @@ import { REPORT_INTERVAL_MS } from "../readiness/limits.ts";
 
 /** Limits of supervisor sessions. Times in milliseconds. */
 
-/** The revision of the supervisor protocol this gateway speaks; 1 belonged to a polling peer. */
+/** The revision of the supervisor protocol this gateway speaks: changes are pushed. */
 export const PROTOCOL_REVISION = 2;
-/** Oldest revision still spoken. */
-export const OLDEST_PROTOCOL_REVISION = 2;
+/** Oldest revision still spoken; supervisors of 0 and 1 poll for changes. */
+export const OLDEST_PROTOCOL_REVISION = 0;
 /** Messages waiting for one session's stream; more means that the peer does not read, and the session ends. Above the relays that may be pending. */
 export const SESSION_QUEUE = 1024;
 /** Messages waiting for one host's stream: attaches of all its sandboxes come in one burst after a reconnect. */

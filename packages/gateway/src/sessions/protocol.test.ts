@@ -153,13 +153,20 @@ describe("the supervisor protocol", () => {
     ["another sandbox", { sandboxId: "x" }, "token_mismatch"],
     ["another generation", { generation: 2n }, "token_mismatch"],
     ["another epoch", { epoch: 1n }, "token_mismatch"],
-    ["a newer protocol", { protocolRevision: 3 }, "protocol_revision"],
-    ["a polling protocol", { protocolRevision: 1 }, "protocol_revision"],
     ["no instance", { instanceId: "" }, "invalid_message"],
   ])("rejects a hello with %s", async (_what, changes, code) => {
     const peer = connect();
     peer.send(hello(changes));
     expect(await rejection(peer)).toBe(code);
+  });
+
+  it("refuses a newer protocol with a status that names both revisions", async () => {
+    const peer = connect();
+    peer.send(hello({ protocolRevision: 3 }));
+    await expect(peer.down.next()).rejects.toMatchObject({
+      code: Code.FailedPrecondition,
+      rawMessage: expect.stringMatching(/revisions 0 to 2 .*not 3/),
+    });
   });
 
   it("rejects a stream that begins with something else", async () => {

@@ -1,6 +1,6 @@
 import { create } from "@bufbuild/protobuf";
 import type { HandlerContext, ServiceImpl } from "@connectrpc/connect";
-import { invalidField, unauthenticated, unavailable } from "@openshell/api/errors.ts";
+import { failedPrecondition, invalidField, unauthenticated, unavailable } from "@openshell/api/errors.ts";
 import {
   SessionRejectedSchema,
   type SupervisorDownlink,
@@ -11,7 +11,7 @@ import {
 import { LogField } from "@openshell/base";
 import type { Logger } from "pino";
 import type { RelayBroker } from "../relay/broker.ts";
-import { SessionRefused } from "./failure.ts";
+import { revisionText, SessionRefused } from "./failure.ts";
 import type { HostRegistry } from "./hosts.ts";
 import { HELLO_TIMEOUT_MS, OLDEST_PROTOCOL_REVISION, PROTOCOL_REVISION } from "./limits.ts";
 import { endingWhenBroken, readWithin } from "./reader.ts";
@@ -30,17 +30,15 @@ export interface SupervisorServiceDeps extends SessionDeps {
   readonly tokens: TokenTable;
   readonly sessions: SessionRegistry;
   readonly broker: RelayBroker;
+  /** A supervisor that polls was accepted. */
+  readonly onPolling: (session: SupervisorSession) => void;
   /** Aborted when the gateway begins to stop. */
   readonly stopping: AbortSignal;
 }
 
 /** The service that hosts dial, on their own socket. */
 export function supervisorService(deps: SupervisorServiceDeps): ServiceImpl<typeof SupervisorGateway> {
-  const claimsOf = (context: HandlerContext): TokenClaims => {
-    const claims = deps.tokens.verify(context.requestHeader.get(SANDBOX_TOKEN_HEADER) ?? "");
-    if (claims === undefined) throw unauthenticated("the sandbox token is unknown, replaced or expired");
-    return claims;
-  };
+  const claimsOf = (context: HandlerContext): TokenClaims => claimsFrom(deps.tokens, context);
   return {
     connectHost(requests, context) {
       return deps.hosts.serve(context.requestHeader.get(HOST_SECRET_HEADER) ?? "", requests);
@@ -59,6 +57,7 @@ export function supervisorService(deps: SupervisorServiceDeps): ServiceImpl<type
         if (deps.stopping.aborted) throw unavailable("the gateway is stopping");
         session = new SupervisorSession(first.message.value, deps);
         deps.sessions.register(session);
+        if (session.polls) session.onState(() => session.state === "accepted" && deps.onPolling(session));
       } catch (error) {
         yield rejection(error);
         return;
@@ -94,12 +93,19 @@ export function supervisorService(deps: SupervisorServiceDeps): ServiceImpl<type
   };
 }
 
+/** What the token of a call proves. @throws ApiError UNAUTHENTICATED. */
+export function claimsFrom(tokens: TokenTable, context: Pick<HandlerContext, "requestHeader">): TokenClaims {
+  const claims = tokens.verify(context.requestHeader.get(SANDBOX_TOKEN_HEADER) ?? "");
+  if (claims === undefined) throw unauthenticated("the sandbox token is unknown, replaced or expired");
+  return claims;
+}
+
 function checkHello(hello: SupervisorHello, claims: TokenClaims): void {
   if (hello.protocolRevision < OLDEST_PROTOCOL_REVISION || hello.protocolRevision > PROTOCOL_REVISION) {
-    throw new SessionRefused(
-      "protocol_revision",
-      `this gateway speaks revision ${PROTOCOL_REVISION}, not ${hello.protocolRevision}`,
-    );
+    // Told as a status: a peer of another revision cannot be expected to read this one's messages.
+    throw failedPrecondition(revisionText(hello.protocolRevision), {
+      next: "Run gateway and supervisor of the same release, and recreate the sandbox",
+    });
   }
   const same =
     hello.sandboxId === claims.sandboxId && hello.generation === claims.generation && hello.epoch === claims.epoch;

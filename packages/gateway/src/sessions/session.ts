@@ -28,6 +28,7 @@ import {
   HEARTBEAT_INTERVAL_MS,
   MAX_CONFIG_BYTES,
   PREPARE_TIMEOUT_MS,
+  PROTOCOL_REVISION,
   SESSION_QUEUE,
 } from "./limits.ts";
 import { DONE, readWithin } from "./reader.ts";
@@ -58,6 +59,7 @@ export class SupervisorSession implements SessionIdentity {
   readonly generation: bigint;
   readonly instanceId: string;
   readonly connectionEpoch: bigint;
+  readonly protocolRevision: number;
   readonly sessionId = randomUUID();
   readonly #deps: SessionDeps;
   /** Dropped after the start: it may carry a policy. */
@@ -79,6 +81,12 @@ export class SupervisorSession implements SessionIdentity {
     this.generation = hello.generation;
     this.instanceId = hello.instanceId;
     this.connectionEpoch = hello.connectionEpoch;
+    this.protocolRevision = hello.protocolRevision;
+  }
+
+  /** The supervisor asks for changes itself (`polling/`): none is sent to it. */
+  get polls(): boolean {
+    return this.protocolRevision < PROTOCOL_REVISION;
   }
 
   get state(): SessionState {
@@ -217,7 +225,7 @@ export class SupervisorSession implements SessionIdentity {
     }
     if (this.#state === "closed") return false;
     // From here on changes are noticed; they are sent once the bootstrap has been answered.
-    const delivery = this.#deps.openDelivery(this, bootstrap, seen);
+    const delivery = this.polls ? undefined : this.#deps.openDelivery(this, bootstrap, seen);
     this.#delivery = delivery;
     this.send({ case: "accepted", value });
     const message = await this.#readStartup(uplink, BOOTSTRAP_TIMEOUT_MS, "bootstrap result");
@@ -244,7 +252,7 @@ export class SupervisorSession implements SessionIdentity {
     const { providerRevision } = providerEnvironment;
     this.send({ case: "admitted", value: create(ConfigurationAdmittedSchema, { configRevision, providerRevision }) });
     this.#setState("accepted");
-    delivery.bootstrapDone(results);
+    delivery?.bootstrapDone(results);
     return true;
   }
 
@@ -295,6 +303,8 @@ export class SupervisorSession implements SessionIdentity {
         await backend.sandboxEnded(this, message.value.reason, message.value.isolation);
         return;
       case "readiness":
+        // Whoever polls reports it with an RPC, in a sequence of its own.
+        if (this.polls) return;
         backend.readiness(this, message.value);
         return;
       case undefined:

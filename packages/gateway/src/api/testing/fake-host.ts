@@ -1,6 +1,6 @@
 import { create, type MessageInitShape, toBinary } from "@bufbuild/protobuf";
 import { type Client, createClient, type Transport } from "@connectrpc/connect";
-import { ExecSandboxEventSchema } from "@openshell/api";
+import { ExecSandboxEventSchema, OpenShell } from "@openshell/api";
 import {
   type AttachSandbox,
   ConfigApplyOutcome,
@@ -44,6 +44,8 @@ export interface FakeRelay {
 /** A supervisor host that speaks the protocol and runs nothing. Behaviour is changed by replacing its members. */
 export class FakeHost {
   readonly client: Client<typeof SupervisorGateway>;
+  /** The public service, as it is offered to hosts. */
+  readonly publicClient: Client<typeof OpenShell>;
   readonly hostId: string;
   readonly instanceId = crypto.randomUUID();
   readonly attached = new Map<string, FakeSupervisor>();
@@ -58,6 +60,8 @@ export class FakeHost {
     await relay.send({ case: "exit", value: { exitCode: 0 } });
   };
   outcomeOf: (update: ConfigUpdate) => ConfigApplyOutcome = () => ConfigApplyOutcome.APPLIED;
+  /** What its supervisors speak. */
+  protocolRevision = 2;
   bootstrapOutcome: ConfigApplyOutcome = ConfigApplyOutcome.APPLIED;
   /** So many first starts end between the restrictions and the main process, as when a host is killed there. */
   interruptedStarts = 0;
@@ -67,6 +71,7 @@ export class FakeHost {
 
   constructor(transport: Transport, hostId: string, secret: string, workloads: Map<string, FakeWorkload>) {
     this.client = createClient(SupervisorGateway, transport);
+    this.publicClient = createClient(OpenShell, transport);
     this.hostId = hostId;
     this.#secret = secret;
     this.workloads = workloads;
@@ -159,7 +164,7 @@ export class FakeSupervisor {
     this.send({
       case: "hello",
       value: {
-        protocolRevision: 2,
+        protocolRevision: this.#host.protocolRevision,
         sandboxId,
         generation,
         epoch: token!.epoch,
