@@ -3,6 +3,7 @@ import { ExecSandboxEventSchema } from "@openshell/api";
 import { ConfigApplyOutcome, RelayKind } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { registered } from "../middleware/testing/services.ts";
 import type { FakeRelay, FakeSession } from "../testing/fake-gateway.ts";
 import { config, TestSupervisor } from "../testing/test-supervisor.ts";
 
@@ -138,6 +139,22 @@ describe("supervisor session", () => {
     });
     await new Promise((resolve) => setTimeout(resolve, 30));
     expect(box.boundary.confirmed).toBeUndefined();
+  });
+  it("comes again with a start that was refused for a middleware service, once that answers", async () => {
+    const session = await box.nextSession();
+    await session.expect("hello");
+    session.send({ message: { case: "candidate", value: { candidateId: "c1", policyHash: "h" } } });
+    await session.expect("prepared");
+    const policy = create(SandboxPolicySchema, { version: 1, networkMiddlewares: { m: { middleware: "guard" } } });
+    const sandboxConfig = { ...config("1"), policy, middleware: [registered("guard")] };
+    const value = { sessionId: "s1", sandboxConfig, providerEnvironment: { providerRevision: "p1" }, mainProcess: {} };
+    session.send({ message: { case: "accepted", value } });
+    expect(await session.expect("bootstrapResult")).toMatchObject({
+      sandboxConfig: { outcome: ConfigApplyOutcome.FAILED_CLOSED, failure: { code: "middleware_unreachable" } },
+    });
+    expect(box.boundary.confirmed).toBeUndefined();
+    box.services.up.add("guard@1");
+    expect(await (await box.nextSession()).expect("hello")).toMatchObject({ firstStart: true, connectionEpoch: 2n });
   });
   it("reports the exact end of the main process, after its output", async () => {
     const session = await box.running(["/bin/sh", "-c", "echo last words; exit 7"]);
