@@ -237,6 +237,15 @@ describe("fields of answers", () => {
     });
     for (const rpc of ["getProvider", "updateProvider"] as const) await answer(rpc, { name: "p" });
     await answer("listProviders", { pageSize: 1 });
+    gateway.middleware.push({
+      name: "guard",
+      endpoint: "http://guard.example:1",
+      ca: { path: "/ca.pem", pem: "PEM" },
+      audience: "urn:guard",
+      allowInsecureTransport: true,
+      maxPayloadBytes: 1_024,
+      timeoutMs: 250,
+    });
     const spec = {
       environment: { A: "1" },
       template: {
@@ -247,6 +256,7 @@ describe("fields of answers", () => {
       policy: {
         version: 1,
         networkPolicies: { a: { endpoints: [{ host: "a.example.com", port: 443 }], binaries: [{ path: "/x" }] } },
+        networkMiddlewares: { m: { middleware: "guard", endpoints: { include: ["a.example.com"] } } },
       },
       providers: ["p", "q"],
       command: ["true"],

@@ -18,6 +18,7 @@ import pino from "pino";
 import { type Caller, callerKey } from "../../auth/caller.ts";
 import { Secret } from "../../auth/secret.ts";
 import type { GatewayConfig } from "../../config/config.ts";
+import type { MiddlewareRegistration } from "../../config/middleware.ts";
 import type { GatewayDeps, GatewayServices } from "../../deps.ts";
 import type { HostLauncher, HostListener } from "../../hosts/types.ts";
 import { translateError } from "../../http/translate-error.ts";
@@ -103,6 +104,8 @@ export class Harness implements AsyncDisposable {
   limitMs = WAIT_LIMIT_MS;
   /** Boot of the machine that the next gateway finds itself in. */
   bootId = BOOT;
+  /** Middleware services that are registered. */
+  readonly middleware: MiddlewareRegistration[] = [];
   configureHost: (host: FakeHost) => void = () => {};
 
   private constructor(folder: string, clock: Clock) {
@@ -135,7 +138,7 @@ export class Harness implements AsyncDisposable {
           .digest(),
       );
     const deps: GatewayDeps = {
-      config,
+      config: { ...config, supervisor: { ...config.supervisor, middleware: this.middleware } },
       paths: { name: "test", config: this.#folder, state: this.#folder, runtime: this.#folder, logs: this.#folder },
       build: { version: "0.1.0", build: "test" },
       clock: this.#clock,
