@@ -17,6 +17,12 @@ const SUBJECT = "operation";
 
 export function operationRepository(db: Kysely<Tables>): OperationRepository {
   const rows = () => db.selectFrom("config_operations").selectAll();
+  // Asked at every outcome and observation: building a query costs more than running it.
+  const selectPending = rows()
+    .where("sandbox_id", "=", "")
+    .where("state", "=", "pending")
+    .orderBy("position")
+    .compile();
   const pending = () => db.updateTable("config_operations").where("state", "=", "pending");
 
   /** The next position is taken inside the transaction, so that two changes never share one. */
@@ -45,12 +51,11 @@ export function operationRepository(db: Kysely<Tables>): OperationRepository {
       return row && fromRow(row);
     },
     async pending(sandboxId) {
-      const found = await rows()
-        .where("sandbox_id", "=", sandboxId)
-        .where("state", "=", "pending")
-        .orderBy("position")
-        .execute();
-      return found.map(fromRow);
+      const found = await db.executeQuery<Selectable<ConfigOperationTable>>({
+        ...selectPending,
+        parameters: [sandboxId, "pending"],
+      });
+      return found.rows.map(fromRow);
     },
     async list(sandboxId, { limit }) {
       const found = await rows().where("sandbox_id", "=", sandboxId).orderBy("position", "desc").limit(limit).execute();

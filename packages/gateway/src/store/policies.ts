@@ -9,6 +9,8 @@ import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types
 export function policyRepository(db: Kysely<Tables>): PolicyRepository {
   const newest = (scope: string) =>
     db.selectFrom("policy_revisions").selectAll().where("scope", "=", scope).orderBy("version", "desc");
+  // Asked for every snapshot: building a query costs more than running it.
+  const selectLatest = newest("").limit(1).compile();
   const supersede = (scope: string) =>
     db
       .updateTable("policy_revisions")
@@ -17,8 +19,8 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
       .where("status", "in", ["pending", "loaded"]);
   return {
     async latest(scope) {
-      const row = await newest(scope).limit(1).executeTakeFirst();
-      return row && fromRow(row);
+      const { rows } = await db.executeQuery<Selectable<PolicyTable>>({ ...selectLatest, parameters: [scope, 1] });
+      return rows[0] && fromRow(rows[0]);
     },
     async get(scope, version) {
       const row = await newest(scope).where("version", "=", version).executeTakeFirst();

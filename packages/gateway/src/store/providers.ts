@@ -11,7 +11,7 @@ import {
   objectFields,
   optionalNumber,
 } from "./rows.ts";
-import type { ProviderTable, Tables } from "./schema.ts";
+import type { CredentialTable, ProviderTable, Tables } from "./schema.ts";
 import type { CredentialFacts, ProviderRecord, ProviderRepository, SealedCredential } from "./types.ts";
 
 export function providerRepository(db: Kysely<Tables>): ProviderRepository {
@@ -42,13 +42,29 @@ export function providerRepository(db: Kysely<Tables>): ProviderRepository {
       ),
     }));
   };
+  // Asked for every snapshot: building a query costs more than running it.
+  const selectByName = db
+    .selectFrom("providers")
+    .selectAll()
+    .where("workspace", "=", "")
+    .where("name", "=", "")
+    .compile();
+  const selectCredentials = db
+    .selectFrom("provider_credentials")
+    .selectAll()
+    .where("provider_id", "=", "")
+    .orderBy("key")
+    .compile();
   return {
     async byId(id) {
       return (await complete(await db.selectFrom("providers").selectAll().where("id", "=", id).execute()))[0];
     },
     async byName(workspace, name) {
-      const query = db.selectFrom("providers").selectAll().where("workspace", "=", workspace).where("name", "=", name);
-      return (await complete(await query.execute()))[0];
+      const { rows } = await db.executeQuery<Selectable<ProviderTable>>({
+        ...selectByName,
+        parameters: [workspace, name],
+      });
+      return (await complete(rows))[0];
     },
     async list({ workspace, labels, after, limit }) {
       let query = db.selectFrom("providers").selectAll();
@@ -59,12 +75,10 @@ export function providerRepository(db: Kysely<Tables>): ProviderRepository {
       return complete(await ordered.execute());
     },
     async credentials(providerId) {
-      const rows = await db
-        .selectFrom("provider_credentials")
-        .selectAll()
-        .where("provider_id", "=", providerId)
-        .orderBy("key")
-        .execute();
+      const { rows } = await db.executeQuery<Selectable<CredentialTable>>({
+        ...selectCredentials,
+        parameters: [providerId],
+      });
       return rows.map((row) => ({
         key: row.key,
         version: BigInt(row.version),

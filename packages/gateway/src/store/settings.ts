@@ -1,7 +1,12 @@
-import type { Kysely } from "kysely";
+import type { Kysely, Selectable } from "kysely";
 import { type Command, type Statement, statement } from "./command.ts";
-import type { Tables } from "./schema.ts";
+import type { SettingScopeTable, Tables } from "./schema.ts";
 import type { SettingsRepository, SettingValue } from "./types.ts";
+
+/** A scope with one of its values; a scope without any has one row. */
+type SettingRow = Pick<Selectable<SettingScopeTable>, "revision"> & {
+  readonly [Column in "key" | "type" | "value"]: string | null;
+};
 
 export function settingsRepository(db: Kysely<Tables>): SettingsRepository {
   /** Adds the statement that counts the scope's revision up and makes that the result. */
@@ -18,15 +23,16 @@ export function settingsRepository(db: Kysely<Tables>): SettingsRepository {
       result: ([, rows]) => BigInt(rows![0]!.revision as number),
     };
   };
+  // One statement, so that values and revision are of the same moment. Built once: that costs more than running it.
+  const select = db
+    .selectFrom("setting_scopes")
+    .leftJoin("settings", "settings.scope", "setting_scopes.scope")
+    .select(["setting_scopes.revision", "settings.key", "settings.type", "settings.value"])
+    .where("setting_scopes.scope", "=", "")
+    .compile();
   return {
     async get(scope) {
-      // One statement, so that values and revision are of the same moment.
-      const rows = await db
-        .selectFrom("setting_scopes")
-        .leftJoin("settings", "settings.scope", "setting_scopes.scope")
-        .select(["setting_scopes.revision", "settings.key", "settings.type", "settings.value"])
-        .where("setting_scopes.scope", "=", scope)
-        .execute();
+      const { rows } = await db.executeQuery<SettingRow>({ ...select, parameters: [scope] });
       const values = rows.flatMap(({ key, type, value }) =>
         key === null || type === null || value === null ? [] : [[key, decode(type, value)] as const],
       );
