@@ -1,4 +1,17 @@
-import { type Dirent, lstatSync, readdirSync, readFileSync, readlinkSync, realpathSync, statSync } from "node:fs";
+import {
+  closeSync,
+  constants,
+  type Dirent,
+  fstatSync,
+  lstatSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  readSync,
+  realpathSync,
+  statSync,
+} from "node:fs";
 import { systemCode } from "@openshell/base";
 
 /** The few questions about the host's files that planning asks; tests answer from memory. */
@@ -48,11 +61,7 @@ export const hostFiles: HostFiles = {
     const list = quietly(() => readdirSync(folder, { withFileTypes: true })) ?? [];
     return list.map((entry) => ({ name: entry.name, kind: kindOf(entry) })).sort((a, b) => (a.name < b.name ? -1 : 1));
   },
-  read(path) {
-    const stat = quietly(() => lstatSync(path, { throwIfNoEntry: false }));
-    if (stat?.isFile() !== true || stat.size > MAX_READ_BYTES) return undefined;
-    return quietly(() => readFileSync(path, "utf8"));
-  },
+  read: (path) => quietly(() => readRegular(path)),
   owner(path) {
     const stat = quietly(() => lstatSync(path, { throwIfNoEntry: false }));
     return stat === undefined ? undefined : { uid: stat.uid, gid: stat.gid };
@@ -64,6 +73,20 @@ export const hostFiles: HostFiles = {
   fileSystem: (path) => fileSystemOf(path),
   sockets: () => listeningSockets(readText("/proc/net/unix")),
 };
+
+/** The opened file is asked what it is, not its name: somebody may put a pipe there meanwhile, and nothing waits for one. */
+function readRegular(path: string): string | undefined {
+  const fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  try {
+    const stat = fstatSync(fd);
+    if (!stat.isFile() || stat.size > MAX_READ_BYTES) return undefined;
+    // No more than it had, however fast it grows.
+    const bytes = Buffer.alloc(stat.size);
+    return bytes.toString("utf8", 0, readSync(fd, bytes, 0, bytes.length, 0));
+  } finally {
+    closeSync(fd);
+  }
+}
 
 function kindOf(entry: Dirent): HostEntry["kind"] {
   if (entry.isDirectory()) return "directory";

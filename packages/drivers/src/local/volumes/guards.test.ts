@@ -66,7 +66,7 @@ describe("findGuards", () => {
   });
   it("guards what a repository's configuration names: hooks elsewhere and files that it includes", () => {
     const config =
-      "file: [core]\n\thooksPath = tools/hooks\n[include]\n\tpath = ../team.gitconfig\n\tpath = ../../../outside\n";
+      'file: [core]\n\thooksPath = "tools/hooks"\n[include] path = ../team.gitconfig\n\tPATH = ../../../outside\n';
     const found = guards({
       "/p/.git/config": config,
       "/p/tools/hooks": "dir",

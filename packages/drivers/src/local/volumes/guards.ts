@@ -14,8 +14,14 @@ import {
 
 /** Folders of one volume that are looked into when a sandbox starts: some 20 ms. What lies deeper is reported only. */
 export const MAX_FOLDERS = 1_000;
+/** Entries of these folders together, after which no further folder is looked into: half a second. */
+export const MAX_ENTRIES = 200_000;
 /** Guards of one volume; each is a mount. */
 export const MAX_GUARDS = 128;
+/** Git folders of one volume that are watched for redirections; each costs a descriptor and a watch. */
+export const MAX_GIT_FOLDERS = 128;
+/** Files and folders that one git configuration may name: it may be the agent's, and each is looked up. */
+const MAX_NAMED = 32;
 
 /** One path of a writable volume that is mounted once more over itself. */
 export interface Guard {
@@ -52,6 +58,10 @@ class Search {
   readonly #guards = new Map<string, Guard>();
   readonly #gitFolders: string[] = [];
   readonly #sockets: string[] = [];
+  /** Folders of submodules, and how deep: the agent can make them, so whatever else a folder has is guarded before. */
+  #modules: { readonly folder: string; readonly depth: number }[] = [];
+  #looked = 0;
+  #seen = 0;
 
   constructor(source: string, files: HostFiles, deep: boolean) {
     this.#source = source;
@@ -61,16 +71,16 @@ class Search {
 
   run(): Guarded {
     const pending = [""];
-    for (let looked = 0; looked < (this.#deep ? MAX_FOLDERS : 1); looked++) {
+    while (this.#looked < (this.#deep ? MAX_FOLDERS : 1) && this.#seen < MAX_ENTRIES) {
       const folder = pending.shift();
       if (folder === undefined) break;
+      this.#looked += 1;
       const entries = this.#entries(folder);
       if (folder === "") this.#top(entries);
       if (isGitFolder((name) => entries.find((entry) => entry.name === name)?.kind)) {
         this.#gitFolder(folder, folder);
-        continue;
-      }
-      for (const entry of entries) if (this.#look(folder, entry)) pending.push(join(folder, entry.name));
+      } else for (const entry of entries) if (this.#look(folder, entry)) pending.push(join(folder, entry.name));
+      this.#submodules();
     }
     return { guards: [...this.#guards.values()], gitFolders: this.#gitFolders, sockets: this.#sockets };
   }
@@ -130,23 +140,34 @@ class Search {
     const text = this.#files.read(`${this.#source}/${join(path, "config")}`) ?? "";
     if (!kinds.has("hooks")) this.#add({ path: join(path, "hooks"), readOnly: true, hold: "folder" });
     if (!kinds.has("config")) this.#add({ path: join(path, "config"), readOnly: true, hold: "file" });
-    if (!kinds.has("config.worktree") && /^\s*worktreeConfig\b/im.test(text)) {
+    if (!kinds.has("config.worktree") && /^[ \t]*worktreeConfig\b/im.test(text)) {
       this.#add({ path: join(path, "config.worktree"), readOnly: true, hold: "file" });
     }
-    if (!kinds.has("commondir")) this.#gitFolders.push(path);
-    for (const [, value = ""] of text.matchAll(/^\s*hooksPath\s*=\s*"?([^"\n]*?)"?\s*$/gim))
-      this.#named(workTree, value);
-    for (const [, value = ""] of text.matchAll(/^\s*path\s*=\s*"?([^"\n]*?)"?\s*$/gim)) this.#named(path, value);
-    if (this.#deep && kinds.get("modules") === "directory") this.#modules(join(path, "modules"), 1);
+    if (!kinds.has("commondir") && this.#gitFolders.length < MAX_GIT_FOLDERS) this.#gitFolders.push(path);
+    const { hooksPath, path: included } = namedPaths(text);
+    for (const value of hooksPath) this.#named(workTree, value);
+    for (const value of included) this.#named(path, value);
+    if (this.#deep && kinds.get("modules") === "directory") {
+      this.#modules.push({ folder: join(path, "modules"), depth: 1 });
+    }
   }
 
   /** Git folders of submodules. */
-  #modules(folder: string, depth: number): void {
-    for (const { name, kind } of this.#entries(folder)) {
-      const path = join(folder, name);
-      if (kind !== "directory") continue;
-      if (this.#files.kind(`${this.#source}/${path}/HEAD`) === "file") this.#gitFolder(path, path);
-      else if (depth < MODULE_DEPTH) this.#modules(path, depth + 1);
+  #submodules(): void {
+    for (let next = this.#modules.shift(); next !== undefined; next = this.#modules.shift()) {
+      if (this.#looked >= MAX_FOLDERS || this.#seen >= MAX_ENTRIES) return;
+      this.#looked += 1;
+      for (const { name, kind } of this.#entries(next.folder)) {
+        if (this.#looked >= MAX_FOLDERS) return;
+        if (kind !== "directory") continue;
+        const path = join(next.folder, name);
+        if (this.#files.kind(`${this.#source}/${path}/HEAD`) !== "file") {
+          if (next.depth < MODULE_DEPTH) this.#modules.push({ folder: path, depth: next.depth + 1 });
+          continue;
+        }
+        this.#looked += 1;
+        this.#gitFolder(path, path);
+      }
     }
   }
 
@@ -166,10 +187,10 @@ class Search {
   }
 
   #entries(folder: string): readonly HostEntry[] {
+    const entries = this.#files.entries(join(this.#source, folder));
+    this.#seen += entries.length;
     // A name that is no UTF-8 cannot be named in a plan; none on the list is one.
-    return this.#files
-      .entries(join(this.#source, folder))
-      .filter(({ name }) => !/[\ufffd\u0000-\u001f\u007f]/.test(name));
+    return entries.filter(({ name }) => !/[\ufffd\u0000-\u001f\u007f]/.test(name));
   }
 
   #add(guard: Guard): void {
@@ -183,6 +204,28 @@ class Search {
       { next: "Mount it :ro, put a folder or file in the link's place, or open everything with :rw-all" },
     );
   }
+}
+
+/** What a git configuration names under two keys, in any section. Line by line, since the text may be the agent's. */
+function namedPaths(text: string): { readonly hooksPath: readonly string[]; readonly path: readonly string[] } {
+  const found = { hooksPath: new Set<string>(), path: new Set<string>() };
+  for (const line of text.split("\n")) {
+    const at = line.indexOf("=");
+    // A section's head may be on the same line.
+    const key = line
+      .slice(line.lastIndexOf("]", at) + 1, Math.max(at, 0))
+      .trim()
+      .toLowerCase();
+    const values = key === "hookspath" ? found.hooksPath : key === "path" ? found.path : undefined;
+    if (values === undefined || values.size >= MAX_NAMED) continue;
+    values.add(
+      line
+        .slice(at + 1)
+        .trim()
+        .replace(/^"|"$/g, ""),
+    );
+  }
+  return { hooksPath: [...found.hooksPath], path: [...found.path] };
 }
 
 function join(folder: string, name: string): string {

@@ -1,0 +1,74 @@
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { type HostFiles, hostFiles } from "../host-files.ts";
+import { memoryHost } from "../testing.ts";
+import { findGuards, MAX_FOLDERS, MAX_GIT_FOLDERS, MAX_GUARDS } from "./guards.ts";
+
+/** What an agent can leave in a volume before its sandbox starts again. */
+let folder = "";
+beforeEach(() => {
+  folder = mkdtempSync(join(tmpdir(), "hostile-volume-"));
+});
+afterEach(() => rmSync(folder, { recursive: true, force: true }));
+
+function write(path: string, text = ""): void {
+  const full = join(folder, path);
+  mkdirSync(join(full, ".."), { recursive: true });
+  writeFileSync(full, text);
+}
+
+describe("findGuards in a folder that an agent prepared", () => {
+  it("takes a moment for a configuration of blank lines", () => {
+    write("x/.git/config", "\n".repeat(100_000) + " ".repeat(100_000));
+    const before = performance.now();
+    findGuards(folder, hostFiles, true);
+    expect(performance.now() - before).toBeLessThan(2_000);
+  });
+  it("looks up no more names of a configuration than could be guarded", () => {
+    write("x/.git/config", Array.from({ length: 20_000 }, (_, n) => `path = a${n}`).join("\n"));
+    let looked = 0;
+    const files = {
+      ...hostFiles,
+      realPath: (path: string) => {
+        looked++;
+        return hostFiles.realPath(path);
+      },
+    };
+    findGuards(folder, files, true);
+    expect(looked).toBeLessThan(1_000);
+  });
+  it("looks into as many folders of submodules as into others, and follows no more git folders than it guards", () => {
+    const names = Array.from({ length: MAX_FOLDERS + 200 }, (_, n) => ({ name: `m${n}`, kind: "directory" as const }));
+    let looked = 0;
+    const files: HostFiles = {
+      ...memoryHost({ "/p/.git/HEAD": "file", "/p/.git/modules": "dir" }),
+      entries(path) {
+        looked++;
+        if (path === "/p") return [{ name: ".git", kind: "directory" }];
+        if (path === "/p/.git") return [{ name: "modules", kind: "directory" }];
+        return path === "/p/.git/modules" ? names : [];
+      },
+      kind: (path) => (path.endsWith("/HEAD") ? "file" : undefined),
+    };
+    const { gitFolders } = findGuards("/p", files, true);
+    expect(looked).toBeLessThanOrEqual(MAX_FOLDERS + 2);
+    expect(gitFolders.length).toBeLessThanOrEqual(MAX_GIT_FOLDERS);
+  });
+  it("guards the top before invented submodules take the room", () => {
+    const invented = Array.from({ length: MAX_GUARDS }, (_, n) => [`/p/.git/modules/m${n}/HEAD`, "file"]);
+    const host = memoryHost({ ...Object.fromEntries(invented), "/p/.vscode": "dir", "/p/.husky": "dir" });
+    const guarded = findGuards("/p", host, true).guards.map(({ path }) => path);
+    expect(guarded).toEqual(expect.arrayContaining([".git", ".git/config", ".vscode", ".husky"]));
+  });
+  it("reads no more of a file than it may have, and waits for no pipe", () => {
+    execFileSync("mkfifo", [join(folder, "pipe")]);
+    expect(hostFiles.read(join(folder, "pipe"))).toBeUndefined();
+    write("long", "x".repeat(300_000));
+    expect(hostFiles.read(join(folder, "long"))).toBeUndefined();
+    write("short", "é");
+    expect(hostFiles.read(join(folder, "short"))).toBe("é");
+  });
+});
