@@ -135,6 +135,17 @@ attack(
         const stream = client[method](hello() as never, { headers: { "openshell-sandbox-token": secret } });
         expect(await codeOf(drain(stream as AsyncIterable<unknown>)), method).toBe(expected);
       }
+      const polling = unixClient(OpenShell, gateway.folders.hostSocket);
+      const headers = { "openshell-sandbox-token": secret };
+      const sandbox = { sandboxId: box.id };
+      for (const call of [
+        polling.getSandboxConfig({ workspaceScope: SCOPE, name: box.name }, { headers }),
+        polling.getSandboxProviderEnvironment({ ...sandbox, supportsStaticCredentialBindings: true }, { headers }),
+        polling.reportPolicyStatus({ ...sandbox, version: 1 }, { headers }),
+        polling.reportSandboxConfiguration(sandbox, { headers }),
+        polling.reportProviderReadiness(sandbox, { headers }),
+      ])
+        expect(await codeOf(call)).toBe(expected);
     }
     expect((await box.sh("echo on")).stdout).toBe("on\n");
   },
@@ -144,9 +155,11 @@ attack(
   "the users' API on the hosts' socket, and the hosts' on the users'",
   "neither is served there",
   { root: "Unimplemented", user: "Unimplemented" },
-  async ({ gateway }, expected) => {
+  async ({ gateway, box }, expected) => {
     const asUser = unixClient(OpenShell, gateway.folders.hostSocket);
     expect(await codeOf(asUser.listSandboxes({ workspaceScope: SCOPE }))).toBe(expected);
+    const secrets = unixClient(OpenShell, gateway.folders.userSocket);
+    expect(await codeOf(secrets.getSandboxProviderEnvironment({ sandboxId: box.id }))).toBe(expected);
     const asHost = unixClient(SupervisorGateway, gateway.folders.userSocket);
     async function* nothing() {}
     const stream = asHost.connectHost(nothing() as never);

@@ -55,18 +55,23 @@ print(stream.get("bytes"))
 describe.skipIf(mode === "user")("an unchanged sandbox", () => {
   let before: Inventory;
   let net: TestInternet;
-  let gateway: TestGateway;
+  /** By where its supervisors are: one host for a workspace, or one for each sandbox. */
+  const gateways = new Map<string, TestGateway>();
 
   beforeAll(async () => {
     before = takeInventory();
     net = await TestInternet.start();
     await net.host("api.example-allowed.com");
-    const extra = `[openshell.gateway]\nconfig_consistency_check_interval_seconds = ${INTERVAL_S}\n`;
-    gateway = await TestGateway.start(net, { gateway: { extra } });
-    await gateway.createProvider("model", { KEY: "sk-first-look-0123456789" });
+    for (const placement of ["workspace", "sandbox"]) {
+      const interval = `[openshell.gateway]\nconfig_consistency_check_interval_seconds = ${INTERVAL_S}\n`;
+      const extra = `${interval}[openshell.supervisor]\nplacement = "${placement}"\n`;
+      const gateway = await TestGateway.start(net, { gateway: { extra } });
+      gateways.set(placement, gateway);
+      await gateway.createProvider("model", { KEY: "sk-first-look-0123456789" });
+    }
   }, 60_000);
   afterAll(async () => {
-    await gateway?.[Symbol.asyncDispose]();
+    for (const gateway of gateways.values()) await gateway[Symbol.asyncDispose]();
     await net?.[Symbol.asyncDispose]();
     await expectNoLeaks(before);
   });
@@ -83,14 +88,16 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
   }
 
   test.concurrent.each([
-    ["without a provider", []],
-    ["with a provider", ["model"]],
+    ["workspace", "without a provider", []],
+    ["workspace", "with a provider", ["model"]],
+    ["sandbox", "with a provider", ["model"]],
   ])(
-    "%s is looked at again and again: no event, no generation, no failure, no cut",
+    "(host of a %s) %s is looked at again and again: no event, no generation, no failure, no cut",
     {
       timeout: (WATCHED_S + 60) * 1_000,
     },
-    async (_, providers) => {
+    async (placement, _, providers) => {
+      const gateway = gateways.get(placement)!;
       const policy = POLICY.replace(" BINDING", providers.length === 0 ? "" : BINDING);
       const sandbox = await gateway.create({ policy, providers });
       const { stdout, exitCode, stderr } = await sandbox.exec(["/usr/bin/python3", "-c", TRAFFIC], {
@@ -109,21 +116,26 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
     },
   );
 
-  test.concurrent("that is changed before the first look has the change, and what stays allowed goes on", {
-    timeout: (WATCHED_S + 60) * 1_000,
-  }, async () => {
-    const policy = POLICY.replace(" BINDING", BINDING);
-    const sandbox = await gateway.create({ policy, providers: ["model"] });
-    const traffic = sandbox.exec(["/usr/bin/python3", "-c", TRAFFIC], { timeoutMs: (WATCHED_S + 30) * 1_000 });
-    await sandbox.logged(/ALLOWED .*api\.example-allowed\.com/, 20_000);
-    await sandbox.setPolicy(policy.replace("access: read-only", "access: full"));
-    await sandbox.logged(/CONFIG:LOADED .*Policy reloaded/);
-    const lines = (await traffic).stdout.trim().split("\n");
-    expect(lines.pop()).toBe(String(CHUNKS * 10));
-    expect(new Set(lines.map((line) => line.split(" ")[0]))).toEqual(new Set(["200"]));
-    const { config, refused } = await said(sandbox);
-    expect(config.map((line) => /CONFIG:\w+/.exec(line)?.[0])).toEqual(["CONFIG:DETECTED", "CONFIG:LOADED"]);
-    expect(refused).toEqual([]);
-    await sandbox.delete();
-  });
+  test.concurrent.each(["workspace", "sandbox"])(
+    "(host of a %s) that is changed before the first look has the change, and what stays allowed goes on",
+    {
+      timeout: (WATCHED_S + 60) * 1_000,
+    },
+    async (placement) => {
+      const gateway = gateways.get(placement)!;
+      const policy = POLICY.replace(" BINDING", BINDING);
+      const sandbox = await gateway.create({ policy, providers: ["model"] });
+      const traffic = sandbox.exec(["/usr/bin/python3", "-c", TRAFFIC], { timeoutMs: (WATCHED_S + 30) * 1_000 });
+      await sandbox.logged(/ALLOWED .*api\.example-allowed\.com/, 20_000);
+      await sandbox.setPolicy(policy.replace("access: read-only", "access: full"));
+      await sandbox.logged(/CONFIG:LOADED .*Policy reloaded/);
+      const lines = (await traffic).stdout.trim().split("\n");
+      expect(lines.pop()).toBe(String(CHUNKS * 10));
+      expect(new Set(lines.map((line) => line.split(" ")[0]))).toEqual(new Set(["200"]));
+      const { config, refused } = await said(sandbox);
+      expect(config.map((line) => /CONFIG:\w+/.exec(line)?.[0])).toEqual(["CONFIG:DETECTED", "CONFIG:LOADED"]);
+      expect(refused).toEqual([]);
+      await sandbox.delete();
+    },
+  );
 });

@@ -1,9 +1,10 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
-import { afterAll, beforeAll, expect, test } from "vitest";
+import { afterAll, beforeAll, beforeEach, expect, test } from "vitest";
 import { TestGateway, type TestSandbox } from "../../support/api.ts";
 import { BULK_BYTES, bulkSha256, type TestHost, TestInternet } from "../../support/internet/index.ts";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
+import { mode } from "../../support/mode.ts";
 
 /** A change of policy while programs use the network: who notices, and how soon. */
 
@@ -41,8 +42,12 @@ while time.time() < end:
 const BUDGET_MS = 50;
 const CHANGES = 10;
 
+/** Where supervisors are: one host for a workspace, or one for each sandbox. What is cut, and where, is the same in both modes. */
+const PLACEMENTS = mode === "user" ? ["workspace"] : ["workspace", "sandbox"];
+
 let before: Inventory;
 let net: TestInternet;
+const places = new Map<string, { readonly gateway: TestGateway; readonly sandbox: TestSandbox }>();
 let gateway: TestGateway;
 let sandbox: TestSandbox;
 let bulk: TestHost;
@@ -52,12 +57,19 @@ beforeAll(async () => {
   net = await TestInternet.start();
   await net.host("api.example-allowed.com");
   bulk = await net.host("bulk.example-allowed.com");
-  gateway = await TestGateway.start(net);
-  sandbox = await gateway.create({ policy: policy(BULK, API) });
+  for (const placement of PLACEMENTS) {
+    const extra = `[openshell.supervisor]\nplacement = "${placement}"\n`;
+    const started = await TestGateway.start(net, { gateway: { extra } });
+    places.set(placement, { gateway: started, sandbox: await started.create({ policy: policy(BULK, API) }) });
+  }
+});
+
+beforeEach(() => {
+  ({ gateway, sandbox } = places.get("workspace")!);
 });
 
 afterAll(async () => {
-  await gateway?.[Symbol.asyncDispose]();
+  for (const place of places.values()) await place.gateway[Symbol.asyncDispose]();
   await net?.[Symbol.asyncDispose]();
   await expectNoLeaks(before);
 });
@@ -131,22 +143,27 @@ test("a download of 200 MB that stays allowed survives every change", { timeout:
   expect(hash).toBe(bulkSha256(BULK_BYTES));
 });
 
-test("a download that is no longer allowed is cut, with one event", { timeout: 90_000 }, async () => {
-  await set(policy(BULK, API));
-  const running = download();
-  await sleep(800);
-  const changedAt = Date.now();
-  const startedAt = performance.now();
-  await set(policy(API));
-  const { code, error } = await running;
-  expect(performance.now() - startedAt).toBeLessThan(2_000);
-  expect(Number(code), error).toBeGreaterThan(0);
-  await expect.poll(() => bulk.received().connections.filter(({ closed }) => !closed)).toEqual([]);
-  await sandbox.logged(/NET:RESET .*bulk\.example-allowed\.com/);
-  await sleep(500);
-  const told = (await logsSince(changedAt)).filter((line) => line.includes("bulk.example-allowed.com"));
-  expect(told).toHaveLength(1);
-});
+test.each(PLACEMENTS)(
+  "a download that is no longer allowed is cut, with one event (host of a %s)",
+  { timeout: 90_000 },
+  async (placement) => {
+    ({ gateway, sandbox } = places.get(placement)!);
+    await set(policy(BULK, API));
+    const running = download();
+    await sleep(800);
+    const changedAt = Date.now();
+    const startedAt = performance.now();
+    await set(policy(API));
+    const { code, error } = await running;
+    expect(performance.now() - startedAt).toBeLessThan(2_000);
+    expect(Number(code), error).toBeGreaterThan(0);
+    await expect.poll(() => bulk.received().connections.filter(({ closed }) => !closed)).toEqual([]);
+    await sandbox.logged(/NET:RESET .*bulk\.example-allowed\.com/);
+    await sleep(500);
+    const told = (await logsSince(changedAt)).filter((line) => line.includes("bulk.example-allowed.com"));
+    expect(told).toHaveLength(1);
+  },
+);
 
 test("the same policy again changes nothing, ends nothing and logs nothing", { timeout: 90_000 }, async () => {
   await set(policy(BULK, API));
