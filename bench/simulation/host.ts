@@ -3,6 +3,7 @@ import type { AttachSandbox } from "@openshell/api/generated/openshell/superviso
 import { systemClock } from "@openshell/base";
 import { RotatingFile } from "@openshell/base/rotating-file.ts";
 import { CredentialState } from "@openshell/credentials";
+import { LOG_LINES } from "@openshell/gateway/compute/limits.ts";
 import { createCompiler } from "@openshell/supervisor/config/compiler.ts";
 import { createConfigEvents } from "@openshell/supervisor/config/config-events.ts";
 import { ConfigurationController } from "@openshell/supervisor/config/controller.ts";
@@ -19,17 +20,24 @@ import { SandboxSupervisor } from "@openshell/supervisor/session/supervisor.ts";
 import { Workload } from "@openshell/supervisor/session/workload.ts";
 import pino from "pino";
 import { SimulatedBoundary } from "./boundary.ts";
+import { SIMULATED_FULL } from "./names.ts";
 
-/**
- * A host that differs from the real one in what is below its supervisors: boundaries without sandboxes, no egress and no
- * event files. Its connection, sessions, compiler, configuration and readiness are the product's own code.
- */
+const FILL_LINES = 100;
+const FILL_PAUSE_MS = 500;
 const LOG_LIMITS = { fileBytes: 8 * 1024 * 1024, oldFiles: 1 };
 
 const nothing = {
   publish: async (): Promise<void> => {},
   [Symbol.asyncDispose]: async (): Promise<void> => {},
 };
+
+/** In pieces that no limit on the way cuts off. */
+async function fill(log: SandboxLog): Promise<void> {
+  for (let line = 0; line < LOG_LINES; line += 1) {
+    if (line % FILL_LINES === 0) await systemClock.sleep(FILL_PAUSE_MS, { unref: true });
+    log.info(`line ${line} of a simulated sandbox that has run for long`);
+  }
+}
 
 function open(link: GatewayLink, assignment: AttachSandbox): SandboxSupervisor {
   const boundary = new SimulatedBoundary(assignment.sandboxId, assignment.generation);
@@ -41,6 +49,7 @@ function open(link: GatewayLink, assignment: AttachSandbox): SandboxSupervisor {
     (text) => text,
     () => {},
   );
+  if (assignment.sandboxName.startsWith(SIMULATED_FULL)) void fill(log);
   const root = new ImageRoot("", assignment.local!.layout!);
   const readiness = new ReadinessTracker();
   const middleware = new MiddlewareManager({
@@ -87,6 +96,10 @@ function open(link: GatewayLink, assignment: AttachSandbox): SandboxSupervisor {
   });
 }
 
+/**
+ * A host that differs from the real one in what is below its supervisors: boundaries without sandboxes, no egress and no
+ * event files. Its connection, sessions, compiler, configuration and readiness are the product's own code.
+ */
 async function main(): Promise<number> {
   const start = readHostStart();
   const logFile = RotatingFile.open(start.logFile, LOG_LIMITS);

@@ -69,8 +69,12 @@ export class Simulation implements AsyncDisposable {
   }
 
   /** Creates them and waits until each is READY. Returns their names. */
-  async create(count: number, spec: { readonly policy: SandboxPolicy; readonly providers: readonly string[] }) {
-    const names = Array.from({ length: count }, (_, index) => `${SIMULATED}${index}`);
+  async create(
+    count: number,
+    spec: { readonly policy: SandboxPolicy; readonly providers: readonly string[] },
+    prefix = SIMULATED,
+  ): Promise<readonly string[]> {
+    const names = Array.from({ length: count }, (_, index) => `${prefix}${index}`);
     const clients = Array.from({ length: CREATORS }, () => this.client());
     const pending = names.toReversed();
     await loop(CREATORS, { count }, async (index) => {

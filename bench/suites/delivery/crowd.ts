@@ -10,11 +10,12 @@ import type { Stage } from "../../support/stage.ts";
 import { median } from "../../support/statistics.ts";
 
 const SUPERVISORS = 2000;
-const ROUNDS = 5;
+const ROUNDS = 3;
 /** For garbage of creations to be collected, and pages to be given back. */
 const SETTLE_MS = 12_000;
 const IDLE_MS = 10_000;
-const ACKNOWLEDGED_LIMIT_MS = 60_000;
+/** Of a machine that is busy otherwise. */
+const ACKNOWLEDGED_LIMIT_MS = 180_000;
 const POLL_MS = 20;
 const PROVIDER = "shared";
 const SETTING = "ocsf_json_enabled";
@@ -141,7 +142,7 @@ async function acknowledged(simulation: Simulation, change: (client: GrpcClient)
   for (;;) {
     const now = await simulation.counts();
     const took = performance.now() - begin;
-    if (configurations(now) - before === SUPERVISORS && now.dirty === 0) return took;
+    if (configurations(now) - before >= SUPERVISORS && now.dirty === 0) return took;
     if (took > ACKNOWLEDGED_LIMIT_MS)
       throw new Error(
         `not acknowledged by all: ${JSON.stringify({ ...now, results: Object.fromEntries(now.results) })}`,
