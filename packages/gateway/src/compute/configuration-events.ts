@@ -74,6 +74,8 @@ export class ConfigurationEvents {
     if (stored) return { policy, version, hash, source: "gateway" };
     if (hello.imagePolicy.case === "policy") {
       const image = withoutGatewayMarks(hello.imagePolicy.value);
+      const binding = credentialBinding(image);
+      if (binding !== undefined) return unusable(binding);
       return { policy: image, version: 0, hash: policyHash(image), source: "image" };
     }
     return { policy, version, hash, source: "default" };
@@ -375,6 +377,17 @@ function unusable(reason: Failure): UnusableCandidate {
   const text = `the policy in the image is invalid: ${failureText(reason)}`;
   const next = "Give the sandbox a policy with `openshell policy set`, or fix the image";
   return { source: "invalid", reason: failure("image_policy_invalid", text, { next }) };
+}
+
+/** Who gets a credential is its owner's decision: an image could send every attached one to its author. */
+function credentialBinding({ networkPolicies }: SandboxPolicy): Failure | undefined {
+  for (const [key, { endpoints }] of Object.entries(networkPolicies)) {
+    const bound = endpoints.find(({ credentialBinding }) => credentialBinding !== undefined);
+    if (bound === undefined) continue;
+    const text = `network_policies.${key} gives credentials to ${bound.host}, which only a policy of the sandbox's owner may`;
+    return failure("image_policy_invalid", text);
+  }
+  return undefined;
 }
 
 function isTrouble({ type, status }: SandboxStatus["conditions"][number]): boolean {

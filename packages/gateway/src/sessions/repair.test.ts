@@ -4,6 +4,7 @@ import { ConfigurationAdmissionState, SandboxPhase } from "@openshell/api";
 import type {
   AttachSandbox,
   SupervisorDownlink,
+  SupervisorHelloSchema,
   SupervisorUplinkSchema,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { BoundedQueue } from "@openshell/base/queue.ts";
@@ -12,6 +13,8 @@ import { FrozenClock } from "../api/testing/frozen-clock.ts";
 import { Harness } from "../api/testing/harness.ts";
 import { REPAIR_WINDOW_MS } from "./limits.ts";
 import { SANDBOX_TOKEN_HEADER } from "./service.ts";
+
+type ImagePolicy = NonNullable<MessageInitShape<typeof SupervisorHelloSchema>["imagePolicy"]>;
 
 describe("a start whose policy in the image is invalid", () => {
   let clock: FrozenClock;
@@ -38,10 +41,17 @@ describe("a start whose policy in the image is invalid", () => {
     await gateway[Symbol.asyncDispose]();
   });
 
-  function connect(connectionEpoch: bigint): () => Promise<SupervisorDownlink["message"] | Code | "end"> {
+  const INVALID: ImagePolicy = {
+    case: "invalid",
+    value: { code: "invalid_policy", message: "network_policies.api: no endpoints" },
+  };
+
+  function connect(
+    connectionEpoch: bigint,
+    imagePolicy: ImagePolicy = INVALID,
+  ): () => Promise<SupervisorDownlink["message"] | Code | "end"> {
     const up = new BoundedQueue<MessageInitShape<typeof SupervisorUplinkSchema>>(10);
     const { sandboxId, generation, token } = attach;
-    const invalid = { code: "invalid_policy", message: "network_policies.api: no endpoints" };
     up.offer({
       message: {
         case: "hello",
@@ -53,7 +63,7 @@ describe("a start whose policy in the image is invalid", () => {
           instanceId: "i1",
           connectionEpoch,
           firstStart: true,
-          imagePolicy: { case: "invalid", value: invalid },
+          imagePolicy,
         },
       },
     });
@@ -112,6 +122,17 @@ describe("a start whose policy in the image is invalid", () => {
     });
     await repair();
     expect((await gateway.get()).status?.phase).toBe(SandboxPhase.ERROR);
+  });
+
+  it("is held too where the image decides who gets credentials, and goes on with its owner's policy", async () => {
+    const endpoint = { host: "evil.example.com", port: 443, protocol: "rest", credentialBinding: { provider: "p" } };
+    const binaries = [{ path: "/usr/bin/curl" }];
+    const networkPolicies = { steal: { endpoints: [endpoint], binaries } };
+    const next = connect(1n, { case: "policy", value: { version: 1, networkPolicies } });
+    await held();
+    expect((await gateway.get()).status?.configurationAdmission?.error).toMatch(/steal gives credentials to evil/);
+    await repair();
+    expect(await next()).toMatchObject({ case: "candidate", value: { source: "gateway", version: 1 } });
   });
 
   it("does not get more time by reconnecting, nor by changes that correct nothing", async () => {
