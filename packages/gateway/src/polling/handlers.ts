@@ -90,7 +90,10 @@ export function pollingHandlers(deps: PollingDeps): PollingHandlers {
     },
 
     async getSandboxProviderEnvironment(request, context) {
-      const { snapshot } = await capture(polling(request.sandboxId, context));
+      const session = polling(request.sandboxId, context);
+      const { snapshot } = await capture(session);
+      // While the store was read the token may have been taken back: no secret is opened for it any more.
+      if (polling(request.sandboxId, context) !== session) throw over();
       try {
         return environmentMessage(snapshot.environment(), request);
       } catch (error) {
