@@ -19,7 +19,6 @@ const refused = (note: string): RequestGap => ({ answer: "INVALID_ARGUMENT", not
 const unbuilt = (note: string): RequestGap => ({ answer: "UNIMPLEMENTED", note });
 const ignored = (note: string): RequestGap => ({ answer: "ignored", note });
 
-const GLOBAL = unbuilt("a policy of the whole gateway is not built yet; set that of each sandbox");
 const OTHER_DRIVERS = refused("of drivers that run containers");
 const OWN = ignored("given by the gateway");
 
@@ -54,11 +53,6 @@ export const requestGaps: Readonly<Record<string, RequestGap>> = {
   "ObjectMeta.deletion_time": OWN,
   "SettingValue.int_value": refused("no setting is a number"),
   "SettingValue.bytes_value": refused("no setting is bytes"),
-  "UpdateConfigRequest.global": unbuilt(
-    "settings of the whole gateway are; a policy of it is not built yet: set that of each sandbox",
-  ),
-  "GetSandboxPolicyStatusRequest.global": GLOBAL,
-  "ListSandboxPoliciesRequest.global": GLOBAL,
 };
 
 /** Fields of answers that are always empty, and why. */
@@ -84,7 +78,6 @@ export const emptyAnswers: Readonly<Record<string, string>> = {
   "SandboxStatus.last_token_grant_failure": "token grants are not built yet",
   "ConfigSnapshotRevision.sandbox_config": "only operations of providers are shown, whose target is a provider's",
   "ConfigSnapshotRevision.provider_environment": "as sandbox_config",
-  "GetSandboxConfigResponse.global_policy_version": "a policy of the whole gateway is not built yet",
   "GetSandboxConfigResponse.extension_authentication_enabled": "middleware services get no token yet",
   "PlatformEvent.metadata": "the gateway's own events have none",
   "SandboxStreamEvent.draft_policy_update": "policy drafts are not built yet",

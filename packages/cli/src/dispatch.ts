@@ -139,7 +139,6 @@ async function printVersion(surroundings: Surroundings): Promise<number> {
 const NOT_BUILT: Readonly<Record<string, readonly string[]>> = {
   "": ["doctor", "forward", "profile", "rule", "service", "ssh-proxy", "term", "whoami", "workspace"],
   sandbox: ["download", "resume", "ssh-config", "suspend", "template", "upload"],
-  policy: ["delete"],
   provider: ["list-profiles", "profile", "refresh"],
   gateway: ["add", "info", "list", "login", "logout", "remove", "select", "upgrade-check"],
 };

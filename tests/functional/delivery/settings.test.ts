@@ -6,7 +6,7 @@ import { type TestHost, TestInternet } from "../../support/internet/index.ts";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
 
-/** Settings while a sandbox runs and uses the network. */
+/** Settings, and the policy of the gateway, while sandboxes run and use the network. */
 
 const POLICY = `
 version: 1
@@ -19,7 +19,7 @@ network_policies:
 const KEY = "ocsf_json_enabled";
 
 // Delivery is the same in both modes.
-describe.skipIf(mode === "user")("a setting that is changed live", () => {
+describe.skipIf(mode === "user")("a change live", () => {
   let before: Inventory;
   let net: TestInternet;
   let host: TestHost;
@@ -56,7 +56,7 @@ describe.skipIf(mode === "user")("a setting that is changed live", () => {
     await sandbox.logged(new RegExp(`HTTP:GET .*/${path}`));
   }
 
-  test("switches the JSON records of a sandbox, and no tunnel notices", { timeout: 60_000 }, async () => {
+  test("of a setting switches the JSON records of a sandbox, and no tunnel notices", { timeout: 60_000 }, async () => {
     const stream = sandbox
       .sh("curl -sS -N -o /dev/null 'https://api.example-allowed.com/chunks?count=1000000&size=10&interval=50'")
       .catch(() => undefined);
@@ -90,5 +90,28 @@ describe.skipIf(mode === "user")("a setting that is changed live", () => {
     expect(lines.filter((line) => /NET:RESET|CONFIG:LOADED|DENIED/.test(line))).toEqual([]);
     await sandbox.delete();
     await stream;
+  });
+
+  test("of the policy of the gateway holds in every sandbox until it is removed", { timeout: 60_000 }, async () => {
+    const one = await gateway.create({ policy: POLICY });
+    const status = async (of: TestSandbox) =>
+      (await of.sh("curl -sS -o /dev/null -w '%{http_code}' https://api.example-allowed.com/x")).stdout;
+    const policy = (...args: string[]) => gateway.user.ok(["policy", ...args]);
+    expect(await status(one)).toBe("200");
+    const rules = POLICY.replace("access: read-only", 'rules: [{ allow: { method: POST, path: "/**" } }]');
+    const file = gateway.user.home.write("global.yaml", rules);
+    await policy("set", "--global", "--policy", file, "--yes");
+    await one.logged(/CONFIG:LOADED .*Policy reloaded/);
+    // One that is created meanwhile has it from its first request.
+    const two = await gateway.create({ policy: POLICY });
+    expect([await status(one), await status(two)]).toEqual(["403", "403"]);
+    const own = await gateway.user.run(["policy", "set", one.name, "--policy", file]);
+    expect([own.exitCode, own.stderr]).toEqual([1, expect.stringContaining("is managed globally")]);
+    const shown = JSON.parse(await policy("get", one.name, "-o", "json"));
+    expect(shown).toMatchObject({ policy_source: "global", global_policy_version: 1 });
+    await policy("delete", "--global", "--yes");
+    await expect.poll(() => status(one), { timeout: 5_000 }).toBe("200");
+    await expect.poll(() => status(two), { timeout: 5_000 }).toBe("200");
+    await Promise.all([one.delete(), two.delete()]);
   });
 });

@@ -83,6 +83,7 @@ const groups: readonly Group[] = [
       { name: "set", summary: "replace the policy of a sandbox", load: () => import("./policy-set.ts") },
       { name: "update", summary: "change a part of the policy of a sandbox", load: () => import("./policy-update.ts") },
       { name: "list", summary: "list the revisions of a policy", load: () => import("./policy-list.ts") },
+      { name: "delete", summary: "remove the policy of the gateway", load: () => import("./policy-delete.ts") },
       { name: "explain", summary: "say why something is allowed or not", load: () => import("./policy-explain.ts") },
       { name: "validate", summary: "check a policy file", load: () => import("./policy-validate.ts") },
     ],

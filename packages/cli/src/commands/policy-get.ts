@@ -1,6 +1,6 @@
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
-import { EXIT } from "../errors.ts";
+import { EXIT, quote, usageError } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
 import { revisionObject } from "../model/policy-revision.ts";
 import { object, text } from "../model/sandbox.ts";
@@ -16,6 +16,7 @@ export const spec: CommandSpec = {
     { long: "rev", value: "N", names: "revisions", help: "a stored revision (default: 0, the effective policy)" },
     { long: "full", conflicts: ["base"], help: "with the policy itself, rules of providers included" },
     { long: "base", help: "with the policy itself as it was set, without rules of providers" },
+    { long: "global", help: "of the gateway, in place of a sandbox's" },
     OUTPUT_FLAG,
   ],
   about: ["What --base prints behind the line --- can be changed and given back to openshell policy set."],
@@ -23,10 +24,8 @@ export const spec: CommandSpec = {
 };
 
 export async function run(context: Context, args: Args): Promise<number> {
-  const name = await sandboxName(context, args.positionals[0]);
   const rev = wholeNumber(args.value("rev"), "rev", 0, 2 ** 31) ?? 0;
-  const scope = { workspaceScope: context.scope };
-  const result = rev === 0 ? await effective(context, name, scope) : await stored(context, name, rev, scope);
+  const result = args.has("global") ? await ofGateway(context, args, rev) : await ofSandbox(context, args, rev);
   const policy = result.policy === undefined ? undefined : plainPolicy(result.policy);
   const shown = policy === undefined || !args.has("base") ? policy : withoutProviderRules(policy);
   const format = context.outputFormat;
@@ -38,6 +37,20 @@ export async function run(context: Context, args: Args): Promise<number> {
   await context.print(lines);
   if ((args.has("full") || args.has("base")) && shown !== undefined) await context.print(`---\n${policyText(shown)}`);
   return EXIT.ok;
+}
+
+function ofGateway(context: Context, args: Args, rev: number): Promise<Shown> {
+  const [sandbox] = args.positionals;
+  if (sandbox !== undefined)
+    throw usageError(`--global and the sandbox ${quote(sandbox)} exclude each other`, "Keep one of them");
+  return stored(context, rev, { global: true }, { scope: "global" });
+}
+
+async function ofSandbox(context: Context, args: Args, rev: number): Promise<Shown> {
+  const sandbox = await sandboxName(context, args.positionals[0]);
+  const scope = { workspaceScope: context.scope };
+  if (rev === 0) return effective(context, sandbox, scope);
+  return stored(context, rev, { ...scope, sandbox }, { scope: "sandbox", sandbox });
 }
 
 interface Shown {
@@ -70,18 +83,20 @@ async function effective(context: Context, name: string, scope: Json): Promise<S
       ["Status", "effective"],
       ["Source", source],
       ["Config rev", cell(facts.config_revision)],
+      ...(facts.global_policy_version === 0 ? [] : [["Global", String(facts.global_policy_version)] as const]),
     ],
     policy: config["policy"] === undefined ? undefined : object(config["policy"]),
   };
 }
 
-async function stored(context: Context, name: string, version: number, scope: Json): Promise<Shown> {
-  const answer = await context.call("GetSandboxPolicyStatus", { ...scope, sandbox: name, version });
+/** `request`: whose revision; `about`: the same as structured output says it. */
+async function stored(context: Context, version: number, request: Json, about: Json): Promise<Shown> {
+  const answer = await context.call("GetSandboxPolicyStatus", { ...request, version });
   const revision = object(answer["revision"]);
   const facts = revisionObject(revision);
   const active = Number(answer["activeVersion"] ?? 0);
   return {
-    facts: { scope: "sandbox", sandbox: name, active_version: active, ...facts },
+    facts: { ...about, active_version: active, ...facts },
     lines: [
       ["Version", String(facts["version"])],
       ["Hash", cell(facts["hash"])],

@@ -144,6 +144,7 @@ export const BASES: Readonly<Record<string, Base>> = {
   "sandbox delete": { words: ["dev"] },
   "policy set": { words: ["dev"], flags: { policy: "policy.yaml" } },
   "policy update": { words: ["dev"], flags: { "add-endpoint": "a.example.com:443:full:rest", binary: "/bin/x" } },
+  "policy delete": { flags: { global: true, yes: true } },
   "policy explain": { words: ["dev"], flags: { host: "a.example.com" } },
   "policy validate": { words: ["policy.yaml"] },
   "settings set": { words: ["dev"], flags: { key: "ocsf_json_enabled", value: "true" } },

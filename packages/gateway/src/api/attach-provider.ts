@@ -15,7 +15,8 @@ import { namedWorkspace } from "@openshell/api/selectors.ts";
 import type { OpenShellImpl } from "@openshell/api/unimplemented.ts";
 import { LogField } from "@openshell/base";
 import { KeyedMutex } from "../compute/keyed-mutex.ts";
-import { buildSnapshot, effectivePolicy } from "../delivery/snapshot.ts";
+import { buildSnapshot } from "../delivery/snapshot.ts";
+import { ownPolicy } from "../policies/effective.ts";
 import { bindings } from "../providers/environment.ts";
 import { ATTACH_ATTEMPTS, MAX_ATTACHED_PROVIDERS } from "../readiness/limits.ts";
 import { desiredIdentity, newReceipt, operationOf } from "../readiness/receipts.ts";
@@ -167,7 +168,7 @@ async function checkAttach(deps: ApiDeps, record: SandboxRecord, wanted: readonl
 
 /** A policy that gives a credential to an endpoint needs it. */
 async function checkDetach(deps: ApiDeps, record: SandboxRecord, name: string): Promise<void> {
-  const { policy, version } = await effectivePolicy(deps.store, record.id);
+  const { policy, version } = await ownPolicy(deps.store, record.id);
   const [endpoint] = bindings(policy).get(name) ?? [];
   if (endpoint === undefined) return;
   throw failedPrecondition(

@@ -18,7 +18,6 @@ import {
   permissionDenied,
   requestIdError,
   throwIfInvalid,
-  unsupportedField,
   versionConflict,
 } from "@openshell/api/errors.ts";
 import { decodePageToken, pageSize } from "@openshell/api/page-token.ts";
@@ -31,6 +30,7 @@ import { buildSnapshot } from "../delivery/snapshot.ts";
 import { waitLimit } from "../delivery/wait-limit.ts";
 import { checkedPolicy } from "../policies/check.ts";
 import { defaultPolicy } from "../policies/default-policy.ts";
+import { GLOBAL_POLICY_KEY, globalPolicy } from "../policies/effective.ts";
 import { mergedPolicy } from "../policies/merge.ts";
 import { checkMiddlewares } from "../policies/middleware.ts";
 import { mergeNote, policyNotes } from "../policies/notes.ts";
@@ -42,6 +42,7 @@ import { GLOBAL_SCOPE, type PolicyRevision, type SandboxRecord } from "../store/
 import { type Admission, admitted } from "./admission.ts";
 import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
 import { revisionMessage } from "./convert.ts";
+import { checkNotManaged, removeGlobalPolicy, storeGlobalPolicy } from "./global-policy.ts";
 import { write } from "./mutations.ts";
 import { pageOf } from "./pages.ts";
 import { sandboxConfigMessage } from "./sandbox-config.ts";
@@ -59,7 +60,15 @@ type ConfigHandlers = Pick<
 export function configHandlers(deps: ApiDeps): ConfigHandlers {
   const { store } = deps;
   const writes = new KeyedMutex(deps.clock, "sandbox");
-  const sandboxScope = (request: ConfigScope) => namedSandbox(deps, workspaceOf(request), request.sandbox);
+  /** Scope of policies: a sandbox's id, or the gateway. */
+  const scopeOf = async (request: ConfigScope): Promise<string> => {
+    const workspace = workspaceOf(request);
+    return request.global ? GLOBAL_SCOPE : (await namedSandbox(deps, workspace, request.sandbox)).id;
+  };
+  const activeVersion = async (scope: string): Promise<number> =>
+    (scope === GLOBAL_SCOPE
+      ? (await globalPolicy(store))?.version
+      : (await store.sandboxes.byId(scope))?.status.currentPolicyVersion) ?? 0;
 
   return {
     async updateConfig(request, context) {
@@ -74,12 +83,19 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
       return await admitted(deps, context, options, replay, async (admission) => {
         const { subject } = callerFrom(context);
         if (request.global) {
-          const { response, changed } = await writes.run(GLOBAL_SCOPE, "of the gateway", () =>
-            storeGlobalSetting(deps, setting!, admission, (answer) => receiptOf(GLOBAL, answer)),
-          );
+          const receipt = (answer: UpdateConfigResponse) => receiptOf(GLOBAL, answer);
+          const { response, changed } = await writes.run(GLOBAL_SCOPE, "of the gateway", async () => {
+            if (setting !== undefined) return await storeGlobalSetting(deps, setting, admission, receipt);
+            if (request.deleteSetting) return await removeGlobalPolicy(deps, admission, receipt);
+            return await storeGlobalPolicy(deps, request.policy!, admission, receipt);
+          });
           if (changed) {
-            const fields = { setting: setting!.key, setting_value: shownValue(setting!.value) };
-            deps.log.info({ [LogField.subject]: subject, ...fields }, "setting of the gateway changed");
+            const fields =
+              setting !== undefined
+                ? { setting: setting.key, setting_value: shownValue(setting.value) }
+                : { policy_version: response.version, policy_hash: response.policyHash };
+            const what = setting !== undefined ? "setting" : "policy";
+            deps.log.info({ [LogField.subject]: subject, ...fields }, `${what} of the gateway changed`);
             deps.publish({ kind: "everyone" });
           }
           return response;
@@ -116,21 +132,19 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
     },
 
     async getSandboxPolicyStatus(request) {
-      const record = await sandboxScope(request);
+      const scope = await scopeOf(request);
       const revision =
-        request.version === 0
-          ? await store.policies.latest(record.id)
-          : await store.policies.get(record.id, request.version);
+        request.version === 0 ? await store.policies.latest(scope) : await store.policies.get(scope, request.version);
       if (revision === undefined)
         throw notFound("policy revision", request.version === 0 ? "latest" : String(request.version));
       return create(GetSandboxPolicyStatusResponseSchema, {
         revision: revisionMessage(revision, true),
-        activeVersion: record.status.currentPolicyVersion,
+        activeVersion: await activeVersion(scope),
       });
     },
 
     async listSandboxPolicies(request) {
-      const record = await sandboxScope(request);
+      const scope = await scopeOf(request);
       const limit = pageSize(request.pageSize);
       const token = {
         mac: deps.keys.pageTokens,
@@ -139,7 +153,7 @@ export function configHandlers(deps: ApiDeps): ConfigHandlers {
         request,
       };
       const before = (await decodePageToken(token, request.pageToken, 1))?.[0];
-      const rows = await store.policies.list(record.id, {
+      const rows = await store.policies.list(scope, {
         ...(before === undefined ? {} : { before: Number(before) }),
         limit: limit + 1,
       });
@@ -158,15 +172,14 @@ interface ConfigScope {
   readonly sandbox: string;
 }
 
-/** The workspace of a request about one sandbox; `global` excludes it, and is not built. */
+/** The workspace of a request about one sandbox; `global` excludes both, and then it is empty. */
 function workspaceOf({ global, workspaceScope, sandbox }: ConfigScope): string {
   if (!global) return namedWorkspace(workspaceScope);
   const found = new Violations();
   found.require(workspaceScope === undefined, "workspace_scope", "must be absent with global");
   found.require(sandbox === "", "sandbox", "must be empty with global");
   throwIfInvalid(found);
-  const next = "Set the policy of each sandbox";
-  throw unsupportedField("global", "a policy of the whole gateway is not built yet in this gateway", next);
+  return "";
 }
 
 /** What can be said of a request without its sandbox, and the setting that it changes. */
@@ -175,7 +188,7 @@ function checkedUpdate(
   admin: boolean,
 ): { readonly workspace: string; readonly setting: SettingRequest | undefined } {
   const setting = request.settingKey !== "";
-  const workspace = request.global && setting ? "" : workspaceOf(request);
+  const workspace = request.global ? "" : workspaceOf(request);
   const given = [request.policy !== undefined, setting, request.mergeOperations.length > 0];
   const found = new Violations();
   const one = given.filter(Boolean).length === 1;
@@ -189,12 +202,17 @@ function checkedUpdate(
     found.require(!annotated, "annotations", "are of sandboxes: must be empty with global");
     const version = request.expectedResourceVersion;
     found.require(version === 0n, "expected_resource_version", "is of sandboxes: must be 0 with global");
+    const parts = "change the policy of one sandbox: give the whole policy with global";
+    found.require(request.mergeOperations.length === 0, "merge_operations", parts);
   }
   checkAnnotations(request.annotations, "annotations", found);
-  const wanted = setting ? requestedSetting(request, found) : undefined;
+  const policyKey = request.global && request.settingKey === GLOBAL_POLICY_KEY && request.deleteSetting;
+  if (policyKey)
+    found.require(request.settingValue === undefined, "setting_value", "must be absent with delete_setting");
+  const wanted = setting && !policyKey ? requestedSetting(request, found) : undefined;
   throwIfInvalid(found);
   if (request.global && !admin)
-    throw permissionDenied("only a platform administrator may change settings of the gateway", {
+    throw permissionDenied("only a platform administrator may change the gateway", {
       next: "Change them for one sandbox",
     });
   return { workspace, setting: wanted };
@@ -239,6 +257,7 @@ async function storePolicy(
     if (expectedResourceVersion !== 0n && expectedResourceVersion !== current.resourceVersion) {
       throw versionConflict("sandbox", record.name, current.resourceVersion);
     }
+    await checkNotManaged(deps, record.name);
     const { policy, warnings } = proposedPolicy(request, latest, current.spec.providers);
     checkMiddlewares(policy, deps.config);
     const hash = policyHash(policy);

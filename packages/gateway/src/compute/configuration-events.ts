@@ -18,7 +18,8 @@ import type { Logger } from "pino";
 import type { ComponentName, DeliveryOutcome } from "../delivery/delivery.ts";
 import type { ConfigOperations } from "../delivery/operations.ts";
 import { isInForce } from "../delivery/outcome.ts";
-import { captureSnapshot, effectivePolicy, revisionNumber, type SnapshotDeps } from "../delivery/snapshot.ts";
+import { captureSnapshot, revisionNumber, type SnapshotDeps } from "../delivery/snapshot.ts";
+import { ownPolicy } from "../policies/effective.ts";
 import { policyHash, withoutGatewayMarks } from "../policies/rules.ts";
 import type {
   AppliedComponents,
@@ -61,13 +62,13 @@ export class ConfigurationEvents {
     this.#deps = deps;
   }
 
-  /** The gateway's own policy, else that of the image, else the restrictive default. */
+  /** The policy that is stored for the sandbox, else that of the image, else the restrictive default. */
   async candidate(
     { sandboxId }: SessionIdentity,
     hello: SupervisorHello,
   ): Promise<StartupCandidate | UnusableCandidate> {
     const { store, controller } = this.#deps;
-    const { policy, version, hash, stored } = await effectivePolicy(store, sandboxId);
+    const { policy, version, hash, stored } = await ownPolicy(store, sandboxId);
     if (!stored && hello.imagePolicy.case === "invalid") return unusable(hello.imagePolicy.value);
     const record = await store.sandboxes.byId(sandboxId);
     if (record !== undefined) controller().resumeProvisioning(record);
@@ -170,7 +171,7 @@ export class ConfigurationEvents {
       if (sameAdmission(current, admission) && decision.commands.length === 0 && !troubled) return undefined;
       let status = withOutcome(current, "config", policy, now);
       status = withOutcome(status, "environment", inForce(false, undefined), now);
-      status.currentPolicyVersion = policyVersion;
+      if (bootstrap.config.policySource !== "global") status.currentPolicyVersion = policyVersion;
       status.configurationAdmission = admission;
       status.configurationActivated = true;
       if (status.provisioning !== undefined) delete status.provisioning.deadline;
@@ -256,9 +257,9 @@ export class ConfigurationEvents {
     const decision = config
       ? await operations.decide(sandboxId, { facts, applied, outcome: outcome.outcome, error }, now)
       : undefined;
-    const ownPolicy = config && facts.policyVersion > 0 && facts.policySource !== "global";
+    const ofSandbox = config && facts.policyVersion > 0 && facts.policySource !== "global";
     // A stale update says nothing about the policy in it.
-    const judged = ownPolicy && (applied || outcome.outcome !== ConfigApplyOutcome.IGNORED_STALE);
+    const judged = ofSandbox && (applied || outcome.outcome !== ConfigApplyOutcome.IGNORED_STALE);
     const policy = judged
       ? [store.policies.setStatus(sandboxId, facts.policyVersion, applied ? "loaded" : "failed", now, error)]
       : [];
@@ -277,7 +278,7 @@ export class ConfigurationEvents {
           admission.configRevision = revisionNumber(facts.configRevision);
         } else admission.providerEnvRevision = revisionNumber(facts.providerRevision);
       }
-      if (applied && config) status.currentPolicyVersion = facts.policyVersion;
+      if (applied && config && facts.policySource !== "global") status.currentPolicyVersion = facts.policyVersion;
       return { patch: { status }, also: [...policy, ...(decision?.commands ?? [])] };
     });
     if (decision !== undefined) operations.tell(decision);
@@ -295,7 +296,11 @@ export class ConfigurationEvents {
   #show({ sandboxId }: SessionIdentity, outcome: DeliveryOutcome, error: string, now: number): void {
     const { feeds, log } = this.#deps;
     const { applied, component, facts } = outcome;
-    const what = component === "config" ? `policy version ${facts.policyVersion}` : "new provider credentials";
+    const policy =
+      facts.policySource === "global"
+        ? `policy version ${facts.globalPolicyVersion} of the gateway`
+        : `policy version ${facts.policyVersion}`;
+    const what = component === "config" ? policy : "new provider credentials";
     const fields = {
       [LogField.sandboxId]: sandboxId,
       component,

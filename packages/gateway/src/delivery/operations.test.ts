@@ -79,6 +79,13 @@ describe("operations of changes", () => {
     expect((await store.operations.get(second))?.error).toBe("DESIRED_STATE_CHANGED");
   });
 
+  it("of a sandbox's policy are superseded by the gateway's, whatever its version", async () => {
+    const id = await change(policy(3));
+    const settings = await change({ settingsRevision: 1n });
+    await deliver({ policyVersion: 3, policySource: "global", globalPolicyVersion: 1, settingsRevision: 1n });
+    expect([await state(id), await state(settings)]).toEqual(["superseded", "applied"]);
+  });
+
   it("stay open when they are refused, with the reason, for the same is tried again", async () => {
     const id = await change(policy(2));
     await deliver({ policyVersion: 2 }, Outcome.FAILED_CLOSED, "no such path");

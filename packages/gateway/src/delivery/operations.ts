@@ -189,6 +189,8 @@ function positionOf(facts: DeliveredFacts, target: SandboxConfigRevision): Posit
   const kind = kindOf(target);
   if (kind === "settings") return compare(facts.settingsRevision, target.settingsRevision);
   if (kind === "global policy") return compare(facts.globalPolicyVersion, target.globalPolicyVersion);
+  // Something else than a policy of the sandbox is wanted now.
+  if (facts.policySource === "global") return "beyond";
   return compare(facts.policyVersion, target.policyVersion);
 }
 

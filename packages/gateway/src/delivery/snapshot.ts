@@ -1,6 +1,5 @@
 import { createHash } from "node:crypto";
 import { create } from "@bufbuild/protobuf";
-import type { SandboxPolicy } from "@openshell/api";
 import {
   type ProviderEnvironment,
   ProviderEnvironmentSchema,
@@ -9,9 +8,8 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, RuntimeError } from "@openshell/base";
 import type { GatewayConfig } from "../config/config.ts";
-import { defaultPolicy } from "../policies/default-policy.ts";
+import { effectivePolicy } from "../policies/effective.ts";
 import { deliveredService, namedServices, type Registrations } from "../policies/middleware.ts";
-import { policyHash } from "../policies/rules.ts";
 import { buildEnvironment, providerRevision, readAttached } from "../providers/environment.ts";
 import { deliveredSettings, type EffectiveSettings, effectiveSettings } from "../settings/effective.ts";
 import type { SandboxRecord, Store } from "../store/types.ts";
@@ -23,22 +21,6 @@ export interface SnapshotDeps {
   readonly vault: Vault;
   readonly clock: Clock;
   readonly config: Pick<GatewayConfig, "policyValidationFailureMode"> & Registrations;
-}
-
-/** The policy in force for a sandbox: the newest revision, else the restrictive default as version 0. */
-export async function effectivePolicy(
-  store: Store,
-  sandboxId: string,
-): Promise<{
-  readonly policy: SandboxPolicy;
-  readonly version: number;
-  readonly hash: string;
-  readonly stored: boolean;
-}> {
-  const latest = await store.policies.latest(sandboxId);
-  if (latest !== undefined) return { policy: latest.policy, version: latest.version, hash: latest.hash, stored: true };
-  const policy = defaultPolicy();
-  return { policy, version: 0, hash: policyHash(policy), stored: false };
 }
 
 /** Both components of a sandbox's configuration from one read, naming each other's identity. */
@@ -59,7 +41,7 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
   const { store, vault, clock } = deps;
   const { workspace } = record;
   const { providers, providerAttachmentEpoch: attachmentEpoch } = record.spec;
-  const [{ policy, version, hash }, attached, settings] = await Promise.all([
+  const [{ policy, version, hash, globalVersion }, attached, settings] = await Promise.all([
     effectivePolicy(store, record.id),
     readAttached(store, workspace, providers),
     effectiveSettings(store, record.id),
@@ -74,8 +56,8 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
     attachmentEpoch,
     settings: deliveredSettings(settings),
     validationFailureMode: deps.config.policyValidationFailureMode,
-    policySource: "sandbox",
-    globalPolicyVersion: 0,
+    policySource: globalVersion > 0 ? "global" : "sandbox",
+    globalPolicyVersion: globalVersion,
     middleware: namedServices(policy, deps.config),
   };
   const config = create(SandboxConfigSchema, {

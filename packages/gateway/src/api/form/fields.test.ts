@@ -44,10 +44,10 @@ const USED: Readonly<Record<string, string>> = {
   DeleteProviderRequest: "workspace_scope name allow_missing request_id",
   GetSandboxConfigRequest: "workspace_scope name",
   UpdateConfigRequest:
-    "workspace_scope sandbox policy setting_key setting_value delete_setting merge_operations expected_resource_version annotations request_id",
+    "workspace_scope sandbox policy setting_key setting_value delete_setting global merge_operations expected_resource_version annotations request_id",
   SettingValue: "string_value bool_value",
-  GetSandboxPolicyStatusRequest: "workspace_scope sandbox version",
-  ListSandboxPoliciesRequest: "workspace_scope sandbox page_size page_token",
+  GetSandboxPolicyStatusRequest: "workspace_scope sandbox global version",
+  ListSandboxPoliciesRequest: "workspace_scope sandbox global page_size page_token",
   GetWorkspaceRequest: "name",
   ListWorkspacesRequest: "page_size page_token label_selector",
 };
@@ -143,11 +143,10 @@ describe("fields of requests", () => {
   );
 
   it.each(refused)("$rpc refuses $path, naming it", async ({ rpc, path, fields, gap }) => {
-    // `global` stands in place of a sandbox, and a setting in place of a policy.
-    const global = fields.at(-1)!.name === "global" ? { workspaceScope: undefined, sandbox: "" } : {};
+    // A setting stands in place of a policy.
     const setting = { policy: undefined, settingKey: "ocsf_json_enabled" };
     const alone = path.startsWith("setting_value.") ? setting : {};
-    const request = withField(sampleOf(rpc, { ...global, ...alone }), fields) as Record<string, unknown>;
+    const request = withField(sampleOf(rpc, alone), fields) as Record<string, unknown>;
     const { code, fields: named, message } = await refusal(gateway, rpc, request);
     expect(Code[code]).toBe(gap.answer === "UNIMPLEMENTED" ? "Unimplemented" : "InvalidArgument");
     expect(named.length).toBeGreaterThan(0);
@@ -294,6 +293,9 @@ describe("fields of answers", () => {
       settingValue: { value: { case: "stringValue", value: "auto" } },
     });
     await client.updateConfig({ global: true, settingKey: "ocsf_json_enabled", settingValue: on as never });
+    await client.updateConfig({ global: true, policy: { version: 1 } });
+    await answer("getSandboxConfig");
+    await client.updateConfig({ global: true, settingKey: "policy", deleteSetting: true });
     for (const rpc of ["getSandboxPolicyStatus", "getSandboxConfig", "getGatewayConfig"] as const) await answer(rpc);
     await answer("listSandboxPolicies", { pageSize: 1 });
     gateway.host!.outcomeOf = () => ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD;

@@ -287,6 +287,20 @@ describe("request ids of every mutation", () => {
     }
   });
 
+  it("hold for the policy of the gateway, and its removal", async () => {
+    const set = { global: true, policy: policy("a.example.com"), requestId: randomUUID() };
+    const remove = { global: true, settingKey: "policy", deleteSetting: true, requestId: randomUUID() };
+    for (const request of [set, remove]) {
+      const first = await call(gateway, "updateConfig", request);
+      expect([first.error, first.headers.get("openshell-replayed")]).toEqual([undefined, null]);
+      const again = await call(gateway, "updateConfig", request);
+      expect([again.error, again.headers.get("openshell-replayed")]).toEqual([undefined, "true"]);
+      expect(again.message).toEqual(first.message);
+    }
+    const other = { ...set, policy: policy("b.example.com") };
+    expect((await refusal(gateway, "updateConfig", other)).reason).toBe("REQUEST_ID_PAYLOAD_MISMATCH");
+  });
+
   it("tell an execution whose sandbox was replaced that it is, and never start another", async () => {
     await ready(gateway);
     const request = { ...inWorkspace("default"), sandbox: "x", command: ["true"], requestId: randomUUID() };

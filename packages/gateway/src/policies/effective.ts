@@ -1,0 +1,51 @@
+import { clone } from "@bufbuild/protobuf";
+import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api";
+import { GLOBAL_SCOPE, type PolicyRevision, type Store } from "../store/types.ts";
+import { defaultPolicy } from "./default-policy.ts";
+import { policyHash } from "./rules.ts";
+
+type Reads = Pick<Store, "policies" | "settings">;
+
+/** Key under which the gateway's settings hold the version of its policy, while it has one. Never shown as a setting. */
+export const GLOBAL_POLICY_KEY = "policy";
+
+/** A sandbox's own policy: the newest revision, else the restrictive default as version 0. */
+export interface OwnPolicy {
+  readonly policy: SandboxPolicy;
+  readonly version: number;
+  readonly hash: string;
+  readonly stored: boolean;
+}
+
+/** The policy in force for a sandbox. */
+export interface EffectivePolicy extends OwnPolicy {
+  /** Revision of the gateway's policy, which is in force in place of the sandbox's; 0: the sandbox's is. */
+  readonly globalVersion: number;
+}
+
+export async function ownPolicy(store: Pick<Store, "policies">, sandboxId: string): Promise<OwnPolicy> {
+  const latest = await store.policies.latest(sandboxId);
+  if (latest !== undefined) return { policy: latest.policy, version: latest.version, hash: latest.hash, stored: true };
+  const policy = defaultPolicy();
+  return { policy, version: 0, hash: policyHash(policy), stored: false };
+}
+
+/** The gateway's policy, while it has one. */
+export async function globalPolicy(store: Reads): Promise<PolicyRevision | undefined> {
+  const version = (await store.settings.get(GLOBAL_SCOPE)).values.get(GLOBAL_POLICY_KEY);
+  return version === undefined ? undefined : await store.policies.get(GLOBAL_SCOPE, Number(version));
+}
+
+/**
+ * The network sections of the gateway's policy, if it has one, else of the sandbox's own. The others are the sandbox's in
+ * any case: they are fixed when it starts.
+ */
+export async function effectivePolicy(store: Reads, sandboxId: string): Promise<EffectivePolicy> {
+  const [own, global] = await Promise.all([ownPolicy(store, sandboxId), globalPolicy(store)]);
+  if (global === undefined) return { ...own, globalVersion: 0 };
+  const policy = clone(SandboxPolicySchema, own.policy);
+  const { networkPolicies, networkMiddlewares } = clone(SandboxPolicySchema, global.policy);
+  policy.networkPolicies = networkPolicies;
+  policy.networkMiddlewares = networkMiddlewares;
+  return { ...own, policy, hash: policyHash(policy), globalVersion: global.version };
+}
