@@ -7,6 +7,7 @@ import type { Simulation } from "../../support/simulation.ts";
 import type { Stage } from "../../support/stage.ts";
 import { summarise } from "../../support/statistics.ts";
 
+const RESOURCE_EXHAUSTED = "gRPC status 8 ";
 const OTHERS = 500;
 /** Changes of the busy one, and of all others together. */
 const BUSY_PER_SECOND = 100;
@@ -27,6 +28,7 @@ export async function busy(stage: Stage, simulation: Simulation, names: readonly
     await by.unary(OpenShell.method.updateConfig, { workspaceScope: SCOPE, sandbox, policy });
     return performance.now() - begin;
   };
+  let refused = 0;
   let changed = 0;
   const calm: number[] = [];
   const beside: number[] = [];
@@ -37,7 +39,14 @@ export async function busy(stage: Stage, simulation: Simulation, names: readonly
     const noisyOne = loud
       ? every(BUSY_PER_SECOND, end.signal, async (index) => {
           const policy = policyMessage(benchPolicy(1, `/busy/${turn}/${index}`));
-          noise.push(await change(noisy!, policy, own));
+          // On a machine that is too slow for so many the gateway refuses some: its queue of one sandbox is bounded.
+          await change(noisy!, policy, own).then(
+            (took) => noise.push(took),
+            (error: unknown) => {
+              if (!String(error).includes(RESOURCE_EXHAUSTED)) throw error;
+              refused += 1;
+            },
+          );
         })
       : Promise.resolve();
     const times = loud ? beside : calm;
@@ -66,6 +75,7 @@ export async function busy(stage: Stage, simulation: Simulation, names: readonly
           "p50 without": quiet!.p50,
           "changes a second of the busy one": busiest!.perSecond,
           "its p50": busiest!.p50,
+          "refused to it": refused,
         },
       },
       { text: "≤ without + 50 ms", atMost: quiet!.p99 + 50 },
