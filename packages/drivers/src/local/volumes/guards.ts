@@ -71,15 +71,18 @@ class Search {
 
   run(): Guarded {
     const pending = [""];
+    const later: string[] = [];
     while (this.#looked < (this.#deep ? MAX_FOLDERS : 1) && this.#seen < MAX_ENTRIES) {
-      const folder = pending.shift();
+      const folder = pending.shift() ?? later.shift();
       if (folder === undefined) break;
       this.#looked += 1;
       const entries = this.#entries(folder);
       if (folder === "") this.#top(entries);
-      if (isGitFolder((name) => entries.find((entry) => entry.name === name)?.kind)) {
-        this.#gitFolder(folder, folder);
-      } else for (const entry of entries) if (this.#look(folder, entry)) pending.push(join(folder, entry.name));
+      const isGit = isGitFolder((name) => entries.find((entry) => entry.name === name)?.kind);
+      if (isGit) this.#gitFolder(folder, folder);
+      // What passes for a git folder may be made to hide the rest; a real one's many folders come last.
+      const queue = isGit ? later : pending;
+      for (const entry of entries) if (this.#look(folder, entry)) queue.push(join(folder, entry.name));
       this.#submodules();
     }
     return { guards: [...this.#guards.values()], gitFolders: this.#gitFolders, sockets: this.#sockets };

@@ -6,6 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { type HostFiles, hostFiles } from "../host-files.ts";
 import { memoryHost } from "../testing.ts";
 import { findGuards, MAX_FOLDERS, MAX_GIT_FOLDERS, MAX_GUARDS } from "./guards.ts";
+import { findPlanted } from "./planted.ts";
 
 /** What an agent can leave in a volume before its sandbox starts again. */
 let folder = "";
@@ -62,6 +63,18 @@ describe("findGuards in a folder that an agent prepared", () => {
     const host = memoryHost({ ...Object.fromEntries(invented), "/p/.vscode": "dir", "/p/.husky": "dir" });
     const guarded = findGuards("/p", host, true).guards.map(({ path }) => path);
     expect(guarded).toEqual(expect.arrayContaining([".git", ".git/config", ".vscode", ".husky"]));
+  });
+  it.each(["", "/web"])("looks behind what makes %j pass for a git folder", (at) => {
+    const disguise = { [`/p${at}/HEAD`]: "file", [`/p${at}/objects`]: "dir", [`/p${at}/refs`]: "dir" };
+    const own = { "/p/.git/config": "file", [`/p${at}/.vscode`]: "dir", [`/p${at}/objects/.envrc`]: "file" };
+    const guarded = findGuards("/p", memoryHost({ ...disguise, ...own }), true).guards.map(({ path }) => `/${path}`);
+    expect(guarded).toEqual(expect.arrayContaining(["/.git", "/.git/config", `${at}/.vscode`, `${at}/objects/.envrc`]));
+  });
+  it("reports what was planted behind what passes for a git folder", async () => {
+    for (const path of ["HEAD", "refs/x", "objects/.envrc", ".vscode/tasks.json", "evil/.git/config"]) write(path);
+    const { files } = await findPlanted([folder], 1);
+    const paths = files.map(({ path }) => path.slice(folder.length + 1));
+    expect(paths).toEqual(expect.arrayContaining(["objects/.envrc", ".vscode/tasks.json", "evil/.git/config"]));
   });
   it("reads no more of a file than it may have, and waits for no pipe", () => {
     execFileSync("mkfifo", [join(folder, "pipe")]);

@@ -88,10 +88,8 @@ class Search {
         const entry = entries.find(({ name }) => name === wanted);
         return entry === undefined ? undefined : entry.isDirectory() ? "directory" : "file";
       };
-      if (isGitFolder(kindOf)) {
-        await this.#git(folder, true);
-        continue;
-      }
+      // And on: it may be made to pass for one, so that nothing else in it is looked at.
+      if (isGitFolder(kindOf)) await this.#git(folder, true);
       for (const entry of entries) {
         const path = `${folder}/${entry.name}`;
         // File systems that fold cases (vfat, ntfs) give programs what they ask for by another name.
