@@ -16,6 +16,8 @@ export interface PlannedStrike {
   readonly holdMs: number;
 }
 
+type Writable<T> = { -readonly [K in keyof T]: T[K] };
+
 export interface PlannedOperation {
   readonly operation: OperationName;
   /** Whether it goes on only when the change is known to be in force. */
@@ -33,6 +35,7 @@ export interface DeliveryPlan {
 }
 
 const STRIKES = 5;
+const MAX_HOST_KILLS = 2;
 /** Kills cost a start of what was killed. */
 const ACTIONS: Readonly<Partial<Record<Action, number>>> = {
   drop: 3,
@@ -53,15 +56,18 @@ export function planDelivery(seed: number, mode: Mode): DeliveryPlan {
   const count = random.chance(0.3) ? 2 : 1;
   const clients = Array.from({ length: count }, (): PlannedOperation[] => []);
   // Neighbouring seeds go through all steps in turn, whatever else is drawn.
-  const strikes = Array.from({ length: STRIKES }, (_, at) => {
+  const strikes = Array.from({ length: STRIKES }, (_, at): Writable<PlannedStrike> => {
     const point = POINTS[((seed - 1) * STRIKES + at) % POINTS.length]!;
     return {
       ...point,
       action: random.weighted<Action>(point.step.startsWith("update(") ? SPOILABLE : ACTIONS),
       after: random.chance(0.5),
-      holdMs: random.integer(10, 400),
+      holdMs: random.chance(0.25) ? random.integer(5, 50) : random.integer(100, 500),
     };
   });
+  // Hosts that die again and again are started later and later, on purpose: that is no matter of delivery.
+  const kills = strikes.filter(({ action }) => action === "kill-host");
+  for (const strike of kills.slice(MAX_HOST_KILLS)) strike.action = "cut";
   const shares = clients.map((): PlannedStrike[] => []);
   // The first message of a host belongs to whoever is first.
   for (const strike of strikes) shares[strike.phase === "host" ? 0 : random.integer(0, count)]!.push(strike);
@@ -83,8 +89,16 @@ function planClient(random: Random, strikes: readonly PlannedStrike[]): readonly
   let attached = false;
   let running = true;
   const add = (operation: OperationName, own: readonly PlannedStrike[] = []): void => {
-    const times = operation === "flip" ? random.integer(1, 4) : 1;
-    plan.push({ operation, waits: random.chance(0.5), times, pauseMs: random.integer(0, 120), strikes: own });
+    // What is struck changes on meanwhile, most often: a message that is late meets what is newer.
+    const struck = own.some(({ phase }) => phase === "update");
+    const times = operation === "flip" ? random.integer(struck ? 2 : 1, 4) : 1;
+    plan.push({
+      operation,
+      waits: random.chance(struck ? 0.25 : 0.5),
+      times,
+      pauseMs: random.integer(0, 120),
+      strikes: own,
+    });
   };
   const run = (): void => {
     if (!running) add("start");

@@ -40,13 +40,16 @@ export interface ProxyHooks {
   /** Something was done, or its end has come: limits of time count from here. */
   readonly disturb: () => void;
   readonly note: (text: string) => void;
-  readonly kill: (part: "gateway" | "host") => void;
+  /** `host`: process id of the host whose message it is. */
+  readonly kill: (part: "gateway" | "host", host: number) => void;
 }
 
 type Message = Parameters<typeof supervisorStep>[0] | Parameters<typeof hostStep>[0];
 interface Connection {
   readonly session: ServerHttp2Session;
   readonly client: Client<typeof SupervisorGateway>;
+  /** Of the host, as its hello says; 0 before. */
+  pid: number;
 }
 const CONNECTION = createContextKey<Connection | undefined>(undefined);
 
@@ -78,7 +81,8 @@ export class HostProxy implements AsyncDisposable {
           connectHost: (up, context) => {
             const { connection, options } = opened(context);
             const step = (message: Message) => hostStep(message as never);
-            const down = connection.client.connectHost(this.#pass(up, step, connection), options);
+            const known = identified(up, connection);
+            const down = connection.client.connectHost(this.#pass(known, step, connection), options);
             return this.#pass(this.#learn(down), step, connection);
           },
           connectSupervisor: (up, context) => {
@@ -129,7 +133,7 @@ export class HostProxy implements AsyncDisposable {
       return socket;
     };
     const transport: LaneTransport = createLaneTransport({ dial, readMaxBytes: MESSAGE_BYTES });
-    this.#connections.set(session, { session, client: createClient(SupervisorGateway, transport) });
+    this.#connections.set(session, { session, client: createClient(SupervisorGateway, transport), pid: 0 });
     session.on("error", () => {});
     session.on("close", () => {
       this.#connections.delete(session);
@@ -218,7 +222,7 @@ export class HostProxy implements AsyncDisposable {
             break;
           default: {
             const kill = (): void => {
-              this.#hooks.kill(action === "kill-gateway" ? "gateway" : "host");
+              this.#hooks.kill(action === "kill-gateway" ? "gateway" : "host", connection.pid);
               this.#hooks.disturb();
             };
             if (!strike.after) kill();
@@ -255,6 +259,15 @@ export class HostProxy implements AsyncDisposable {
       return strike;
     }
     return undefined;
+  }
+}
+
+/** Keeps the host's process id. */
+async function* identified<T extends Message>(messages: AsyncIterable<T>, connection: Connection): AsyncGenerator<T> {
+  for await (const message of messages) {
+    const { message: content } = message;
+    if (content.case === "hello" && "pid" in content.value) connection.pid = content.value.pid;
+    yield message;
   }
 }
 
