@@ -77,6 +77,15 @@ describe("findGuards", () => {
     expect(found).toContain("ro team.gitconfig");
     expect(found.join()).not.toContain("outside");
   });
+  it("holds the places of what the volume's own configuration names and that is missing", () => {
+    const config =
+      "file: [core]\n\thooksPath = .myhooks\n[include]\n\tpath = ../local.gitconfig\n\tpath = ../no/such\n";
+    expect(guards({ "/p/.git/config": config })).toEqual(
+      expect.arrayContaining(["ro .myhooks +folder", "ro local.gitconfig +file"]),
+    );
+    expect(guards({ "/p/.git/config": config }).join()).not.toContain("such");
+    expect(guards({ "/p/x/.git/config": config }).join()).not.toMatch(/myhooks|local/);
+  });
   it("treats a volume that is itself a git folder as one, and names those that may be redirected", () => {
     const bare = { "/p/HEAD": "file", "/p/objects": "dir", "/p/refs": "dir", "/p/config": "file" };
     expect(guards(bare)).toEqual(["ro config", "ro hooks +folder"]);

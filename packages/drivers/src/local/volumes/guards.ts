@@ -148,8 +148,9 @@ class Search {
     }
     if (!kinds.has("commondir") && this.#gitFolders.length < MAX_GIT_FOLDERS) this.#gitFolders.push(path);
     const { hooksPath, path: included } = namedPaths(text);
-    for (const value of hooksPath) this.#named(workTree, value);
-    for (const value of included) this.#named(path, value);
+    // Stand-ins for what the owner's own configuration names only: an agent's could name whatever it likes.
+    for (const value of hooksPath) this.#named(workTree, value, isTop ? "folder" : undefined);
+    for (const value of included) this.#named(path, value, isTop ? "file" : undefined);
     if (this.#deep && kinds.get("modules") === "directory") {
       this.#modules.push({ folder: join(path, "modules"), depth: 1 });
     }
@@ -175,11 +176,15 @@ class Search {
   }
 
   /** A file or folder that a git configuration names, where that lies in the volume. */
-  #named(base: string, value: string): void {
+  #named(base: string, value: string, hold: Guard["hold"]): void {
     const path = posix.resolve(this.#source, base, value);
-    if (value !== "" && path !== this.#source && isWithin(path, this.#source)) {
-      this.#existing(path.slice(this.#source.length + 1));
-    }
+    if (value === "" || path === this.#source || !isWithin(path, this.#source)) return;
+    const below = path.slice(this.#source.length + 1);
+    const isMissing = this.#files.kind(path) === undefined && !/[\u0000-\u001f\u007f]/.test(value);
+    const parent = posix.dirname(path);
+    if (!isMissing) this.#existing(below);
+    else if (hold !== undefined && this.#files.kind(parent) === "directory" && this.#files.realPath(parent) === parent)
+      this.#add({ path: below, readOnly: true, hold });
   }
 
   #existing(path: string): void {

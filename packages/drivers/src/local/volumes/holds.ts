@@ -3,9 +3,11 @@ import {
   constants,
   fchmodSync,
   fchownSync,
+  fstatSync,
   lstatSync,
   mkdirSync,
   openSync,
+  readdirSync,
   rmdirSync,
   unlinkSync,
 } from "node:fs";
@@ -49,11 +51,13 @@ export function makeHolds(
   });
 }
 
-/** Through a descriptor: whoever takes the name meanwhile does not get another file's mode and owner changed. */
+/** Through a descriptor: whoever takes the name meanwhile gets no mode and owner changed but those of an empty folder of this process's own. */
 function give(path: string, kind: Hold["kind"], { uid, gid }: { readonly uid: number; readonly gid: number }): void {
   const how = kind === "folder" ? constants.O_DIRECTORY : constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL;
   const fd = openSync(path, how | constants.O_NOFOLLOW, 0o600);
   try {
+    if (kind === "folder" && (fstatSync(fd).uid !== process.getuid!() || readdirSync(`/proc/self/fd/${fd}`).length > 0))
+      return;
     fchmodSync(fd, kind === "folder" ? 0o755 : 0o644);
     if (process.getuid!() === 0) fchownSync(fd, uid, gid);
   } finally {

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { type FSWatcher, lstatSync, renameSync, rmSync, watch } from "node:fs";
+import { type FSWatcher, lstatSync, renameSync, unlinkSync, watch } from "node:fs";
 import { systemCode } from "@openshell/base";
 import { type FolderHandle, openFolder } from "./folder-handle.ts";
 
@@ -83,7 +83,10 @@ function follow(folder: FolderHandle, look: () => void): () => void {
   };
 }
 
-/** Moves it aside, for the owner to look at; true when there was one. What cannot be moved is removed. */
+/**
+ * Moves it aside, for the owner to look at; true when there was one. What cannot be moved is removed, but no folder with
+ * what is in it: git reads none, and the agent could exchange parts of it meanwhile.
+ */
 function takeAway(folder: FolderHandle): boolean {
   const at = folder.at(REDIRECT);
   if (lstatSync(at, { throwIfNoEntry: false }) === undefined) return false;
@@ -91,7 +94,12 @@ function takeAway(folder: FolderHandle): boolean {
     renameSync(at, folder.at(`${REDIRECT}.planted-${randomBytes(4).toString("hex")}`));
   } catch (error) {
     if (systemCode(error) === undefined) throw error;
-    rmSync(at, { force: true, recursive: true });
+    try {
+      unlinkSync(at);
+    } catch (left) {
+      // It stays, or has gone by itself; the sandbox ends in any case.
+      if (systemCode(left) === undefined) throw left;
+    }
   }
   return true;
 }
