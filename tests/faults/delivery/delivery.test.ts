@@ -22,7 +22,7 @@ const VERBOSE = process.env["OPENSHELL_TEST_FAULTS_VERBOSE"] === "1";
 /** Of one run among others on a busy machine. Milliseconds. */
 const RUN_LIMIT_MS = 90_000;
 /** From so many seeds on each step must have been met this often. */
-const COUNTED_SEEDS = 40;
+const COUNTED_SEEDS = 100;
 const TIMES = 5;
 
 describe.skipIf(SEEDS === 0)("faults of delivery", () => {
