@@ -33,6 +33,10 @@ export const LOG_LINES = 2_000;
 export const PLATFORM_EVENTS = 50;
 /** Bytes of log text kept for one sandbox. */
 export const LOG_BYTES = 1024 * 1024;
+/** Lines kept of all sandboxes together, some 450 bytes each beside their text. */
+export const ALL_LOG_LINES = 100_000;
+/** Characters of their messages. */
+export const ALL_LOG_BYTES = 64 * 1024 * 1024;
 /** Characters of one log line; the rest is cut. */
 export const LOG_LINE_CHARACTERS = 8_192;
 /** Structured fields kept of one log line. */

@@ -5,6 +5,8 @@ import { toTimestamp } from "@openshell/api/times.ts";
 import { escapeUntrusted } from "@openshell/base";
 import { BoundedQueue } from "@openshell/base/queue.ts";
 import {
+  ALL_LOG_BYTES,
+  ALL_LOG_LINES,
   LOG_BYTES,
   LOG_FIELDS,
   LOG_LINE_CHARACTERS,
@@ -38,6 +40,14 @@ interface Watcher {
   changePending: boolean;
 }
 
+/** What all feeds hold together, and how room is made when it is too much. */
+export interface LogBudget {
+  lines: number;
+  bytes: number;
+  /** Called when the limits for all are passed. */
+  reclaim(): void;
+}
+
 /**
  * The recent log lines and events of one sandbox, and those who watch it. Lives in memory: a restarted gateway begins a
  * new space of cursors.
@@ -49,12 +59,27 @@ export class SandboxFeed {
   readonly #logs: (FeedItem & { kind: "log" })[] = [];
   readonly #events: (FeedItem & { kind: "event" })[] = [];
   readonly #watchers = new Set<Watcher>();
+  readonly #budget: LogBudget;
   #logBytes = 0;
   #sequence = 0;
 
-  constructor(space: string, sandboxId: string) {
+  constructor(space: string, sandboxId: string, budget: LogBudget) {
     this.space = space;
     this.#sandboxId = sandboxId;
+    this.#budget = budget;
+  }
+
+  /** Drops the oldest lines until no more than these are kept. */
+  trimLogs(lines: number, bytes: number): void {
+    while (this.#logs.length > lines || this.#logBytes > bytes) {
+      const dropped = this.#logs.shift();
+      if (dropped === undefined) return;
+      const size = dropped.line.message.length;
+      this.#logBytes -= size;
+      this.#budget.lines -= 1;
+      this.#budget.bytes -= size;
+      this.#drop(dropped);
+    }
   }
 
   /** Position of the newest item; 0 before the first. */
@@ -137,6 +162,7 @@ export class SandboxFeed {
 
   /** The sandbox's record is gone; every watch ends. */
   gone(): void {
+    this.trimLogs(0, 0);
     for (const watcher of this.#watchers) {
       watcher.queue.offer({ kind: "gone" });
       watcher.queue.close();
@@ -176,13 +202,12 @@ export class SandboxFeed {
   #addLine(line: SandboxLogLine): void {
     const item = { kind: "log" as const, sequence: ++this.#sequence, line };
     this.#logs.push(item);
-    this.#logBytes += line.message.length;
-    while (this.#logs.length > LOG_LINES || this.#logBytes > LOG_BYTES) {
-      const dropped = this.#logs.shift();
-      if (dropped === undefined) break;
-      this.#logBytes -= dropped.line.message.length;
-      this.#drop(dropped);
-    }
+    const size = line.message.length;
+    this.#logBytes += size;
+    this.#budget.lines += 1;
+    this.#budget.bytes += size;
+    this.trimLogs(LOG_LINES, LOG_BYTES);
+    if (this.#budget.lines > ALL_LOG_LINES || this.#budget.bytes > ALL_LOG_BYTES) this.#budget.reclaim();
     this.#publish(item);
   }
 
@@ -208,10 +233,14 @@ function escapedFields(fields: Readonly<Record<string, string>>): Record<string,
   return Object.fromEntries(kept.map(([key, value]) => [escapeUntrusted(key, 64), escapeUntrusted(value)]));
 }
 
+/** What every feed is cut to of its equal share when all hold too much: less than the share, so that it is not done for each line. */
+const RECLAIMED = 7 / 8;
+
 /** The feeds of all sandboxes that anything was said about. */
 export class SandboxFeeds {
   readonly #newSpace: () => string;
   readonly #feeds = new Map<string, SandboxFeed>();
+  readonly #budget: LogBudget = { lines: 0, bytes: 0, reclaim: () => this.#reclaim() };
 
   /** `newSpace`: a name that no feed had before, of this or another sandbox or gateway process: 16 hexadecimal digits. */
   constructor(newSpace: () => string) {
@@ -221,10 +250,23 @@ export class SandboxFeeds {
   of(sandboxId: string): SandboxFeed {
     let feed = this.#feeds.get(sandboxId);
     if (feed === undefined) {
-      feed = new SandboxFeed(this.#newSpace(), sandboxId);
+      feed = new SandboxFeed(this.#newSpace(), sandboxId, this.#budget);
       this.#feeds.set(sandboxId, feed);
     }
     return feed;
+  }
+
+  /** Log lines kept of all sandboxes together. */
+  get lines(): number {
+    return this.#budget.lines;
+  }
+
+  /** The loudest lose their oldest lines; who holds less than an equal share keeps everything. */
+  #reclaim(): void {
+    const share = RECLAIMED / Math.max(1, this.#feeds.size);
+    const lines = Math.floor(ALL_LOG_LINES * share);
+    const bytes = Math.floor(ALL_LOG_BYTES * share);
+    for (const feed of this.#feeds.values()) feed.trimLogs(lines, bytes);
   }
 
   remove(sandboxId: string): void {
