@@ -4,6 +4,7 @@ import {
   type Dirent,
   fstatSync,
   lstatSync,
+  opendirSync,
   openSync,
   readdirSync,
   readFileSync,
@@ -24,8 +25,8 @@ export interface HostFiles {
   realPath(path: string): string | undefined;
   /** Names in a folder, sorted; empty when it cannot be read. */
   list(folder: string): readonly string[];
-  /** What is in a folder, sorted by name; empty when it cannot be read. Links are not followed. */
-  entries(folder: string): readonly HostEntry[];
+  /** What is in a folder, at most {@link MAX_FOLDER_ENTRIES}, sorted by name; empty when it cannot be read. Links are not followed. */
+  entries(folder: string, limit?: number): readonly HostEntry[];
   /** Text of a file; undefined when it cannot be read or is larger than {@link MAX_READ_BYTES}. */
   read(path: string): string | undefined;
   /** Whose file it is; undefined when it does not exist. */
@@ -43,6 +44,8 @@ export interface HostEntry {
   readonly kind: "directory" | "file" | "symlink" | "socket" | "other";
 }
 
+/** Whoever fills a folder must not fill this process's memory. */
+export const MAX_FOLDER_ENTRIES = 100_000;
 /** A file of configuration is far smaller. */
 const MAX_READ_BYTES = 256 * 1024;
 
@@ -57,8 +60,8 @@ export const hostFiles: HostFiles = {
   readLink: (path) => readlinkSync(path),
   realPath: (path) => quietly(() => realpathSync(path)),
   list: (folder) => quietly(() => readdirSync(folder).sort()) ?? [],
-  entries(folder) {
-    const list = quietly(() => readdirSync(folder, { withFileTypes: true })) ?? [];
+  entries(folder, limit = MAX_FOLDER_ENTRIES) {
+    const list = quietly(() => readAtMost(folder, limit)) ?? [];
     return list.map((entry) => ({ name: entry.name, kind: kindOf(entry) })).sort((a, b) => (a.name < b.name ? -1 : 1));
   },
   read: (path) => quietly(() => readRegular(path)),
@@ -73,6 +76,13 @@ export const hostFiles: HostFiles = {
   fileSystem: (path) => fileSystemOf(path),
   sockets: () => listeningSockets(readText("/proc/net/unix")),
 };
+
+function readAtMost(folder: string, limit: number): readonly Dirent[] {
+  using dir = opendirSync(folder, { bufferSize: 1024 });
+  const found: Dirent[] = [];
+  for (let entry = dir.readSync(); entry !== null && found.length < limit; entry = dir.readSync()) found.push(entry);
+  return found;
+}
 
 /** The opened file is asked what it is, not its name: somebody may put a pipe there meanwhile, and nothing waits for one. */
 function readRegular(path: string): string | undefined {

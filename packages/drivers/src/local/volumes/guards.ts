@@ -1,7 +1,7 @@
 import { posix } from "node:path";
 import { escapeUntrusted } from "@openshell/base";
 import { DriverError } from "../../driver.ts";
-import type { HostEntry, HostFiles } from "../host-files.ts";
+import { type HostEntry, type HostFiles, MAX_FOLDER_ENTRIES } from "../host-files.ts";
 import { isWithin } from "../root-view.ts";
 import {
   isGitFolder,
@@ -90,6 +90,7 @@ class Search {
 
   /** What is missing at the top. */
   #top(entries: readonly HostEntry[]): void {
+    if (this.#seen >= MAX_FOLDER_ENTRIES) throw this.#tooFull();
     const kind = new Map(entries.map((entry) => [entry.name, entry.kind]));
     const isRepository = kind.has(".git");
     const isHome = [".bashrc", ".profile", ".zshrc"].some((name) => kind.has(name));
@@ -203,6 +204,15 @@ class Search {
 
   #add(guard: Guard): void {
     if (this.#guards.size < MAX_GUARDS && !this.#guards.has(guard.path)) this.#guards.set(guard.path, guard);
+  }
+
+  /** What was not read might be what is to be guarded, and the agent could have seen to that. */
+  #tooFull(): DriverError {
+    return new DriverError(
+      "volume_refused",
+      `${escapeUntrusted(this.#source)} has ${MAX_FOLDER_ENTRIES} entries or more, too many to keep its start-up files read-only`,
+      { next: "Mount a folder with fewer files at its top, or mount it :ro, or :rw-all to open everything" },
+    );
   }
 
   #refused(path: string): DriverError {

@@ -3,10 +3,10 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { type HostFiles, hostFiles } from "../host-files.ts";
+import { type HostFiles, hostFiles, MAX_FOLDER_ENTRIES } from "../host-files.ts";
 import { memoryHost } from "../testing.ts";
 import { findGuards, MAX_FOLDERS, MAX_GIT_FOLDERS, MAX_GUARDS } from "./guards.ts";
-import { findPlanted } from "./planted.ts";
+import { entriesOf, findPlanted } from "./planted.ts";
 
 /** What an agent can leave in a volume before its sandbox starts again. */
 let folder = "";
@@ -75,6 +75,16 @@ describe("findGuards in a folder that an agent prepared", () => {
     const { files } = await findPlanted([folder], 1);
     const paths = files.map(({ path }) => path.slice(folder.length + 1));
     expect(paths).toEqual(expect.arrayContaining(["objects/.envrc", ".vscode/tasks.json", "evil/.git/config"]));
+  });
+  it("reads no more of a folder than it may hold, and refuses a top that is fuller", async () => {
+    for (const name of ["a", "b", "c", "d"]) write(name);
+    expect(hostFiles.entries(folder, 3)).toHaveLength(3);
+    expect(hostFiles.entries(folder).map(({ name }) => name)).toEqual(["a", "b", "c", "d"]);
+    expect(await entriesOf(folder, 3)).toHaveLength(3);
+    expect((await entriesOf(folder)).map(({ name }) => name)).toEqual(["a", "b", "c", "d"]);
+    expect(await entriesOf(join(folder, "none"))).toEqual([]);
+    const many = Array.from({ length: MAX_FOLDER_ENTRIES }, (_, n) => ({ name: `f${n}`, kind: "file" as const }));
+    expect(() => findGuards("/p", { ...memoryHost({ "/p": "dir" }), entries: () => many }, false)).toThrow(/entries/);
   });
   it("reads no more of a file than it may have, and waits for no pipe", () => {
     execFileSync("mkfifo", [join(folder, "pipe")]);

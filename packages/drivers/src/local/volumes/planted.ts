@@ -1,4 +1,6 @@
-import { lstat, readdir } from "node:fs/promises";
+import type { Dirent } from "node:fs";
+import { lstat, opendir } from "node:fs/promises";
+import { systemCode } from "@openshell/base";
 import type { PlantedFiles } from "../../driver.ts";
 import { isWithin } from "../root-view.ts";
 import {
@@ -15,6 +17,8 @@ export const PlantedLimit = {
   folders: 20_000,
   /** Entries of a start-up folder (`.git/hooks`, `.vscode`). */
   entries: 200,
+  /** Entries of any folder: more would fill this process's memory. */
+  inFolder: 100_000,
   /** Findings that are named; the rest is counted. */
   named: 32,
   milliseconds: 3_000,
@@ -84,6 +88,7 @@ class Search {
       }
       const isTop = folder === top;
       const entries = await entriesOf(folder);
+      if (entries.length >= PlantedLimit.inFolder) this.#complete = false;
       const kindOf = (wanted: string): string | undefined => {
         const entry = entries.find(({ name }) => name === wanted);
         return entry === undefined ? undefined : entry.isDirectory() ? "directory" : "file";
@@ -146,7 +151,15 @@ class Search {
   }
 }
 
-async function entriesOf(folder: string) {
-  const list = await readdir(folder, { withFileTypes: true }).catch(() => []);
+/** At most {@link PlantedLimit.inFolder}, by name; none when it cannot be read. */
+export async function entriesOf(folder: string, limit: number = PlantedLimit.inFolder): Promise<readonly Dirent[]> {
+  const list: Dirent[] = [];
+  try {
+    for await (const entry of await opendir(folder, { bufferSize: 1024 })) {
+      if (list.push(entry) >= limit) break;
+    }
+  } catch (error) {
+    if (systemCode(error) === undefined) throw error;
+  }
   return list.sort((a, b) => (a.name < b.name ? -1 : 1));
 }
