@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { type HostFiles, hostFiles, MAX_FOLDER_ENTRIES } from "../host-files.ts";
 import { memoryHost } from "../testing.ts";
 import { findGuards, MAX_FOLDERS, MAX_GIT_FOLDERS, MAX_GUARDS } from "./guards.ts";
-import { entriesOf, findPlanted } from "./planted.ts";
+import { entriesOf, findPlanted, PlantedLimit } from "./planted.ts";
 
 /** What an agent can leave in a volume before its sandbox starts again. */
 let folder = "";
@@ -75,6 +75,12 @@ describe("findGuards in a folder that an agent prepared", () => {
     const { files } = await findPlanted([folder], 1);
     const paths = files.map(({ path }) => path.slice(folder.length + 1));
     expect(paths).toEqual(expect.arrayContaining(["objects/.envrc", ".vscode/tasks.json", "evil/.git/config"]));
+  });
+  it("says that it did not see all where submodules take the time", async () => {
+    write(".git/modules/a/HEAD");
+    let looks = 0;
+    const { complete } = await findPlanted([folder], 1, () => (++looks <= 2 ? 0 : PlantedLimit.milliseconds + 1));
+    expect(complete).toBe(false);
   });
   it("reads no more of a folder than it may hold, and refuses a top that is fuller", async () => {
     for (const name of ["a", "b", "c", "d"]) write(name);

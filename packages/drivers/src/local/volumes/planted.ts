@@ -82,10 +82,7 @@ class Search {
   async look(top: string): Promise<void> {
     const pending = [top];
     for (let folder = pending.shift(); folder !== undefined; folder = pending.shift()) {
-      if (++this.#folders > PlantedLimit.folders || this.#now() > this.#until) {
-        this.#complete = false;
-        return;
-      }
+      if (this.#spent()) return;
       const isTop = folder === top;
       const entries = await entriesOf(folder);
       if (entries.length >= PlantedLimit.inFolder) this.#complete = false;
@@ -111,6 +108,13 @@ class Search {
     }
   }
 
+  /** One folder more: whether that is too many, or too late. */
+  #spent(): boolean {
+    const spent = ++this.#folders > PlantedLimit.folders || this.#now() > this.#until;
+    if (spent) this.#complete = false;
+    return spent;
+  }
+
   async #git(path: string, isFolder: boolean): Promise<void> {
     if (!isFolder) return await this.#one(path, "git takes configuration and hooks from where it leads");
     for (const { name, reason } of GIT_FILES) {
@@ -124,7 +128,8 @@ class Search {
   /** Git folders of submodules, whose names may have slashes. */
   async #modules(folder: string, depth: number): Promise<void> {
     for (const entry of await entriesOf(folder)) {
-      if (!entry.isDirectory() || ++this.#folders > PlantedLimit.folders) continue;
+      if (!entry.isDirectory()) continue;
+      if (this.#spent()) return;
       const path = `${folder}/${entry.name}`;
       if ((await lstat(`${path}/HEAD`).catch(() => undefined)) !== undefined) await this.#git(path, true);
       else if (depth < MODULE_DEPTH) await this.#modules(path, depth + 1);
