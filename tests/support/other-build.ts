@@ -5,7 +5,7 @@ import { basename, join, resolve } from "node:path";
 const repository = resolve(import.meta.dirname, "../..");
 
 /** What goes into a build, beside the packages that npm installs. */
-const SOURCES = ["package.json", "tools/build.ts", "packages"];
+const SOURCES = ["package.json", "tools/build.ts", "tools/bundle.ts", "packages"];
 
 /** A build of the same sources under another version: what an upgrade, or a downgrade, puts in place. */
 export class OtherBuild implements Disposable {

@@ -94,7 +94,7 @@ test("stop keeps the files, start brings it back", async () => {
   await openshell.ok(["sandbox", "stop", "dev"]);
   expect(await phase("dev")).toBe("Stopped");
   const refused = await openshell.run(["sandbox", "exec", "dev", "--", "true"]);
-  expect([refused.exitCode, refused.stderr]).toEqual([1, expect.stringContaining("not ready")]);
+  expect([refused.exitCode, refused.stderr]).toEqual([1, expect.stringContaining("is stopped")]);
   await openshell.ok(["sandbox", "start", "dev"]);
   expect(await openshell.ok(["sandbox", "exec", "dev", "--", "cat", "/sandbox/note"])).toBe("kept\n");
 });
