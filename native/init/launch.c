@@ -235,7 +235,9 @@ static bool message_waits(int sync) {
 static int follow(int sync) {
   static struct sync m;
   for (;;) {
-    if (sync_receive(sync, &m) < 0) return failed("init", "ended before it was ready");
+    /* Init that ends without having read everything is a reset connection, which is told before the message that it sent. */
+    if (sync_receive(sync, &m) < 0 && (errno != ECONNRESET || sync_receive(sync, &m) < 0))
+      return failed("init", "ended before it was ready");
     /* Init may have failed meanwhile: then its message, sent before it ended, says what went wrong first. */
     if (m.type == SYNC_SOCKETS && link_sockets(sync, &m) < 0 && !message_waits(sync)) return -1;
     if (m.type == SYNC_ERROR && m.size == sizeof failure) {
