@@ -52,8 +52,11 @@ export class Capture implements AsyncDisposable {
     this.#proxyPort = deps.proxyPort ?? PROXY_PORT;
   }
 
+  /** Listens. Where that failed (no descriptor was left, say) it may be called again: what listens already goes on. */
   async start(): Promise<void> {
-    await Promise.all(this.#deps.sockets.tcp.map((listener) => this.#listen(listener)));
+    const missing = this.#deps.sockets.tcp.filter((listener) => !this.#servers.has(listener));
+    const results = await Promise.allSettled(missing.map((listener) => this.#listen(listener)));
+    for (const result of results) if (result.status === "rejected") throw result.reason;
   }
 
   get waiting(): number {

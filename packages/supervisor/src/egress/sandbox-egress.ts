@@ -95,6 +95,7 @@ export class SandboxEgress implements AsyncDisposable {
   #shedReportedAt = Number.NEGATIVE_INFINITY;
   #closed = false;
   #started = false;
+  #dnsServed: Promise<void> | undefined;
   #saving: NodeJS.Timeout | undefined;
 
   /** Throws `network_settings_invalid` when the settings cannot be used. */
@@ -165,11 +166,15 @@ export class SandboxEgress implements AsyncDisposable {
     });
   }
 
-  /** Takes the captured sockets into service; they belong to this object from here. */
+  /**
+   * Takes the captured sockets into service; they belong to this object from here. What failed for want of descriptors is
+   * tried again by another call.
+   */
   async start(): Promise<void> {
     this.#started = true;
     const { dnsUdp, dnsTcp } = this.#deps.boundary.capture;
-    await Promise.all([this.#dns.start({ udpFd: dnsUdp, tcpFd: dnsTcp }), this.#capture.start()]);
+    this.#dnsServed ??= this.#dns.start({ udpFd: dnsUdp, tcpFd: dnsTcp });
+    await Promise.all([this.#dnsServed, this.#capture.start()]);
   }
 
   get generation(): Generation {

@@ -203,8 +203,11 @@ class ServedOnPublication implements EgressPort {
 
   async publish(configuration: CompiledConfiguration): Promise<void> {
     this.#egress.publish(configuration);
-    // Sockets that could not be served once fail every publication: a workload never runs with a dead network unnoticed.
-    this.#served ??= this.#egress.start();
+    // Sockets that cannot be served fail the publication: a workload never runs with a dead network unnoticed. The next one tries again.
+    this.#served ??= this.#egress.start().catch((error: unknown) => {
+      this.#served = undefined;
+      throw error;
+    });
     await this.#served;
   }
 
