@@ -265,8 +265,10 @@ export class World implements AsyncDisposable {
     const table = readdirSync("/proc").flatMap((pid) => (/^\d+$/.test(pid) ? [parentOf(Number(pid))] : []));
     const children = table.flatMap((entry) => (entry?.parent === launched.pid ? [entry.pid] : []));
     if (arguments_(launched.pid)[0] !== launched.title) return undefined;
-    const helpers = children.filter((pid) => arguments_(pid)[0] === launched.title);
     const agent = children.find((pid) => arguments_(pid).join(" ").startsWith("sleep 86400"));
+    // Init's own two come first. A later one is a command between fork and exec: killing that is the command's end.
+    const named = children.filter((pid) => arguments_(pid)[0] === launched.title).toSorted((a, b) => a - b);
+    const helpers = agent === undefined ? [] : named.slice(0, 2);
     return { init: launched.pid, helpers, agent };
   }
 
