@@ -1,39 +1,20 @@
-import { type Args, type CommandSpec, requirePositional } from "../args.ts";
-import { type Context, OUTPUT_FLAG } from "../context.ts";
-import {
-  PROVIDER_WAIT_ABOUT,
-  PROVIDER_WAIT_FLAGS,
-  providerWaitSeconds,
-  showTargets,
-  targetOf,
-} from "../model/provider-status.ts";
-import { cell } from "../output/terminal.ts";
+import type { Args } from "../args.ts";
+import type { Context } from "../context.ts";
+import { changeProvider, changeSpec, type ProviderChange } from "../model/provider-change.ts";
 
-export const spec: CommandSpec = {
-  path: ["sandbox", "provider", "detach"],
+const change: ProviderChange = {
+  word: "detach",
   summary: "take a provider from a sandbox",
-  positionals: [
-    { name: "NAME", names: "sandboxes", required: true },
-    { name: "PROVIDER", names: "providers", required: true },
-  ],
-  flags: [...PROVIDER_WAIT_FLAGS, OUTPUT_FLAG],
-  about: [
+  about:
     "Its credentials stop resolving, also for processes that run. Refused while the policy gives the provider to an endpoint.",
-    PROVIDER_WAIT_ABOUT,
-  ],
-  examples: ["openshell sandbox provider detach dev model --wait"],
+  method: "DetachSandboxProvider",
+  changed: "detached",
+  done: "is detached from",
+  already: "was not attached to",
 };
 
-export async function run(context: Context, args: Args): Promise<number> {
-  const sandbox = requirePositional(args, 0, "the name of the sandbox", spec);
-  const provider = requirePositional(args, 1, "the name of the provider", spec);
-  const seconds = providerWaitSeconds(context);
-  const answer = await context.call("DetachSandboxProvider", { workspaceScope: context.scope, sandbox, provider });
-  if (context.outputFormat === "table") {
-    const done = answer["detached"] === true;
-    const text = `rovider ${cell(provider)} ${done ? "is detached" : "was not attached"} ${done ? "from" : "to"} sandbox ${cell(sandbox)}.`;
-    await (done ? context.success(`P${text}`) : context.say(`· P${text}`));
-    if (!args.has("wait")) return 0;
-  }
-  return showTargets(context, [targetOf(answer["receipt"])], seconds);
+export const spec = changeSpec(change);
+
+export function run(context: Context, args: Args): Promise<number> {
+  return changeProvider(context, args, spec, change);
 }
