@@ -201,4 +201,68 @@ describe("the providers of a sandbox", () => {
     expect(again).toMatchObject({ attached: true, receipt: { receiptId: first.receipt!.receiptId } });
     expect(await names()).toEqual([]);
   });
+
+  /** Lets `other` happen between the checks of the next change and its transaction. */
+  const meanwhile = (other: () => Promise<unknown>): void => {
+    gateway.beforeWrite = async (commands) => {
+      const subjects = commands.flatMap(({ statements }) => statements.map(({ subject }) => subject));
+      if (!subjects.some((subject) => subject === "provider" || subject === "attachment")) return;
+      gateway.beforeWrite = async () => {};
+      await other();
+    };
+  };
+  const remove = (name: string) => gateway.client.deleteProvider({ workspaceScope: gateway.scope, name });
+  const update = (name: string, key: string) =>
+    gateway.client.updateProvider({
+      workspaceScope: gateway.scope,
+      provider: { metadata: { name }, credentials: { [key]: "v2" } },
+    });
+  const notThere = [Code.FailedPrecondition, expect.stringContaining('"p" does not exist')];
+  const clashing = (key: string) => [Code.FailedPrecondition, expect.stringContaining(`both set ${key}`)];
+
+  it("that is deleted while it is being attached is not attached, nor is a later one of its name", async () => {
+    meanwhile(() => remove("p"));
+    expect(await refusal(attach("p"))).toEqual(notThere);
+    await gateway.client.createProvider({ workspaceScope: gateway.scope, provider: provider("p") });
+    expect(await names()).toEqual([]);
+  });
+
+  it("that is deleted while a sandbox is created with it is not attached to it", async () => {
+    meanwhile(() => remove("p"));
+    expect(await refusal(gateway.create({ name: "late", spec: { providers: ["p"] } }))).toEqual(notThere);
+    expect((await refusal(gateway.get("late")))[0]).toBe(Code.NotFound);
+  });
+
+  it("that is attached while it is being deleted stays", async () => {
+    meanwhile(() => attach("p"));
+    expect(await refusal(remove("p"))).toEqual([
+      Code.FailedPrecondition,
+      expect.stringContaining("attached to 1 sandboxes: box"),
+    ]);
+    expect(await names()).toEqual(["p"]);
+  });
+
+  it("that is given a variable of another one while it is being attached is not attached", async () => {
+    await settled("q", (await attach("q")).receipt!.receiptId, State.READY);
+    meanwhile(() => update("p", "OTHER"));
+    expect(await refusal(attach("p"))).toEqual(clashing("OTHER"));
+    expect(await names()).toEqual(["q"]);
+  });
+
+  it("that is attached while it is given a variable of another one is not changed", async () => {
+    await settled("q", (await attach("q")).receipt!.receiptId, State.READY);
+    meanwhile(() => attach("p"));
+    expect(await refusal(update("p", "OTHER"))).toEqual(clashing("OTHER"));
+    const { provider: stored } = await gateway.client.getProvider({ workspaceScope: gateway.scope, name: "p" });
+    expect(Object.keys(stored!.credentials)).toEqual(["TOKEN"]);
+  });
+
+  it("that is changed while it is being attached or changed again is changed and attached", async () => {
+    meanwhile(() => update("p", "THIRD"));
+    expect((await attach("p")).attached).toBe(true);
+    meanwhile(() => detach("p"));
+    await update("p", "FOURTH");
+    const { provider: stored } = await gateway.client.getProvider({ workspaceScope: gateway.scope, name: "p" });
+    expect(Object.keys(stored!.credentials).toSorted()).toEqual(["FOURTH", "THIRD", "TOKEN"]);
+  });
 });

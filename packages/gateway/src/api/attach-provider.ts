@@ -21,7 +21,7 @@ import { bindings } from "../providers/environment.ts";
 import { ATTACH_ATTEMPTS, MAX_ATTACHED_PROVIDERS } from "../readiness/limits.ts";
 import { desiredIdentity, newReceipt, operationOf } from "../readiness/receipts.ts";
 import { isStoreError } from "../store/errors.ts";
-import type { SandboxRecord } from "../store/types.ts";
+import type { ProviderRecord, SandboxRecord } from "../store/types.ts";
 import { type Admission, admitted } from "./admission.ts";
 import { type ApiDeps, callerFrom, namedSandbox } from "./context.ts";
 import { sandboxMessage } from "./convert.ts";
@@ -132,7 +132,8 @@ async function storeChange(
     const { providers } = current.spec;
     const changed = providers.includes(name) !== attach;
     const wanted = attach ? [...providers, ...(changed ? [name] : [])] : providers.filter((other) => other !== name);
-    if (changed) await (attach ? checkAttach(deps, current, wanted) : checkDetach(deps, current, name));
+    const relied = attach && changed ? await checkAttach(deps, current, wanted) : [];
+    if (!attach && changed) await checkDetach(deps, current, name);
     const spec: SandboxSpec = changed
       ? { ...current.spec, providers: wanted, providerAttachmentEpoch: randomUUID() }
       : current.spec;
@@ -145,6 +146,7 @@ async function storeChange(
     try {
       await write(deps, [
         ...admission.admit,
+        store.providers.unchanged(relied),
         ...(changed ? [store.sandboxes.update(current.id, current.resourceVersion, { spec })] : []),
         store.operations.record([operationOf(receipt, current.id)], clock.now()),
         ...admission.succeed(answer),
@@ -157,13 +159,17 @@ async function storeChange(
   }
 }
 
-async function checkAttach(deps: ApiDeps, record: SandboxRecord, wanted: readonly string[]): Promise<void> {
+async function checkAttach(
+  deps: ApiDeps,
+  record: SandboxRecord,
+  wanted: readonly string[],
+): Promise<readonly ProviderRecord[]> {
   if (wanted.length > MAX_ATTACHED_PROVIDERS) {
     throw failedPrecondition(`a sandbox has at most ${MAX_ATTACHED_PROVIDERS} providers`, {
       next: "Detach one that is no longer used",
     });
   }
-  await checkAttachable(deps, record.workspace, wanted);
+  return await checkAttachable(deps, record.workspace, wanted);
 }
 
 /** A policy that gives a credential to an endpoint needs it. */

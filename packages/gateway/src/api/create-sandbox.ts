@@ -20,7 +20,7 @@ import { policyNotes } from "../policies/notes.ts";
 import { policyHash } from "../policies/rules.ts";
 import type { Command } from "../store/command.ts";
 import { isStoreError } from "../store/errors.ts";
-import type { NewSandbox, SandboxRecord } from "../store/types.ts";
+import type { NewSandbox, ProviderRecord, SandboxRecord } from "../store/types.ts";
 import type { Admission } from "./admission.ts";
 import type { ApiDeps } from "./context.ts";
 import { driverError } from "./driver-errors.ts";
@@ -31,6 +31,8 @@ import { checkAttachable } from "./sandbox-providers.ts";
 const DEFAULT_COMMAND: readonly string[] = ["/bin/bash", "-l"];
 /** Attempts to find a free generated name. */
 const NAME_ATTEMPTS = 5;
+/** Attempts while its providers are being changed. */
+const PROVIDER_ATTEMPTS = 10;
 
 /** Stores the sandbox as PROVISIONING with everything its launch needs; the controller does the rest. */
 export async function createSandbox(
@@ -49,13 +51,13 @@ export async function createSandbox(
   }
   spec.providers = [...new Set(spec.providers)];
   spec.providerAttachmentEpoch = randomUUID();
-  await checkAttachable(deps, workspace, spec.providers);
+  const providers = await checkAttachable(deps, workspace, spec.providers);
   if (spec.policy !== undefined) {
     spec.policy = checkedPolicy(spec.policy, spec.providers, "spec.policy");
     checkMiddlewares(spec.policy, deps.config);
   }
   const { token } = imageRoot(spec.template?.driverConfig);
-  const facts = { id: randomUUID(), workspace, caller, defaultCommand, stagedArchive: token !== undefined };
+  const facts = { id: randomUUID(), workspace, caller, defaultCommand, stagedArchive: token !== undefined, providers };
   if (token === undefined) return await storeSandbox(deps, request, spec, facts, admission);
   spec.template!.driverConfig = withoutToken(spec.template!.driverConfig!);
   await deps.archives.take(token, { workspace, subject: caller.subject, sandboxId: facts.id });
@@ -76,6 +78,8 @@ interface NewFacts {
   readonly caller: Caller;
   readonly defaultCommand: boolean;
   readonly stagedArchive: boolean;
+  /** Those that the specification names, as they were read. */
+  readonly providers: readonly ProviderRecord[];
 }
 
 async function storeSandbox(
@@ -87,11 +91,13 @@ async function storeSandbox(
 ): Promise<SandboxRecord> {
   const { store, clock } = deps;
   const { workspace, caller } = facts;
+  let { providers } = facts;
   for (let attempt = 1; ; attempt++) {
     const record = newRecord(deps, request, spec, facts);
     await validateWithDriver(deps, record);
     const commands: Command<unknown>[] = [
       ...admission.admit,
+      store.providers.unchanged(providers),
       store.sandboxes.create(record),
       storeNonce(deps, workspace, record.id, record.generation),
     ];
@@ -105,6 +111,10 @@ async function storeSandbox(
     try {
       await write(deps, commands);
     } catch (error) {
+      if (isStoreError(error, "store_conflict") && error.subject === "provider" && attempt < PROVIDER_ATTEMPTS) {
+        providers = await checkAttachable(deps, workspace, spec.providers);
+        continue;
+      }
       if (!isStoreError(error, "store_already_exists") || error.subject !== "sandbox") throw error;
       if (request.name !== "") throw alreadyExists("sandbox", request.name);
       if (attempt >= NAME_ATTEMPTS) throw error;

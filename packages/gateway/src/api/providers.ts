@@ -47,6 +47,9 @@ import { write } from "./mutations.ts";
 import { pageOf } from "./pages.ts";
 import { checkConflicts, checkExpirations, checkFixed, mergedChange } from "./update-provider.ts";
 
+/** Attempts when somebody else changes what the change depends on. */
+const CHANGE_ATTEMPTS = 5;
+
 type ProviderHandlers = Pick<
   OpenShellImpl,
   "createProvider" | "getProvider" | "listProviders" | "updateProvider" | "deleteProvider"
@@ -172,36 +175,47 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
         // An update merges: those without an expected version all happen, one after the other.
         (admission) =>
           writes.run(`${workspace}/${name}`, name, async () => {
-            const record = await required(deps, workspace, name);
-            const wanted = provider.metadata!.resourceVersion;
-            const replaced = provider.metadata!.id !== "" && provider.metadata!.id !== record.id;
-            if (replaced || (wanted !== 0n && wanted !== record.resourceVersion))
-              throw versionConflict("provider", name, record.resourceVersion);
-            checkFixed(provider, record);
-            const attached = await store.sandboxes.usingProvider(workspace, name);
-            const { config, labels, annotations, keys, credentials } = mergedChange(deps, record, request);
-            await checkConflicts(deps, record, keys, attached);
-            const mutationId = randomUUID();
-            const version = record.resourceVersion + 1n;
-            const targetReceipts = await targets(deps, record, credentials, attached, mutationId);
-            const receiptIds = targetReceipts.map(({ receiptId }) => receiptId);
-            try {
-              await write(deps, [
-                ...admission.admit,
-                store.providers.update(record.id, record.resourceVersion, { config, labels, annotations }, credentials),
-                store.operations.record(
-                  targetReceipts.map((receipt, index) => operationOf(receipt, attached[index]!.id)),
-                  clock.now(),
-                ),
-                ...admission.succeed(receiptOf({ id: record.id, version, mutationId, receiptIds })),
-              ]);
-            } catch (error) {
-              throw isStoreError(error, "store_conflict") ? versionConflict("provider", name) : error;
+            for (let attempt = 1; ; attempt++) {
+              const record = await required(deps, workspace, name);
+              const wanted = provider.metadata!.resourceVersion;
+              const replaced = provider.metadata!.id !== "" && provider.metadata!.id !== record.id;
+              if (replaced || (wanted !== 0n && wanted !== record.resourceVersion))
+                throw versionConflict("provider", name, record.resourceVersion);
+              checkFixed(provider, record);
+              const attached = await store.sandboxes.usingProvider(workspace, name);
+              const { config, labels, annotations, keys, credentials } = mergedChange(deps, record, request);
+              await checkConflicts(deps, record, keys, attached);
+              const mutationId = randomUUID();
+              const version = record.resourceVersion + 1n;
+              const targetReceipts = await targets(deps, record, credentials, attached, mutationId);
+              const receiptIds = targetReceipts.map(({ receiptId }) => receiptId);
+              try {
+                await write(deps, [
+                  ...admission.admit,
+                  store.providers.update(
+                    record.id,
+                    record.resourceVersion,
+                    { config, labels, annotations },
+                    credentials,
+                  ),
+                  store.providers.distinctKeys(workspace, name),
+                  store.operations.record(
+                    targetReceipts.map((receipt, index) => operationOf(receipt, attached[index]!.id)),
+                    clock.now(),
+                  ),
+                  ...admission.succeed(receiptOf({ id: record.id, version, mutationId, receiptIds })),
+                ]);
+              } catch (error) {
+                // It was changed, deleted or attached in between: the checks have the word, on what is there now.
+                if (!isStoreError(error, "store_conflict")) throw error;
+                if (attempt < CHANGE_ATTEMPTS) continue;
+                throw versionConflict("provider", name);
+              }
+              logChange(context, workspace, name, "provider updated");
+              deps.configurationChanged(attached.map((sandbox) => sandbox.id));
+              const changed = await required(deps, workspace, name);
+              return create(ProviderResponseSchema, { provider: providerMessage(changed), mutationId, targetReceipts });
             }
-            logChange(context, workspace, name, "provider updated");
-            deps.configurationChanged(attached.map((sandbox) => sandbox.id));
-            const changed = await required(deps, workspace, name);
-            return create(ProviderResponseSchema, { provider: providerMessage(changed), mutationId, targetReceipts });
           }),
       );
     },
@@ -215,21 +229,29 @@ export function providerHandlers(deps: ApiDeps): ProviderHandlers {
         { schema: DeleteProviderRequestSchema, request, workspace },
         again,
         async (admission) => {
-          const record = await store.providers.byName(workspace, request.name);
-          if (record === undefined) {
-            const absence = await missing(deps, "provider", workspace, request.name);
-            if (!request.allowMissing || !isMissing(absence, "provider")) throw absence;
+          for (let attempt = 1; ; attempt++) {
+            const record = await store.providers.byName(workspace, request.name);
+            if (record === undefined) {
+              const absence = await missing(deps, "provider", workspace, request.name);
+              if (!request.allowMissing || !isMissing(absence, "provider")) throw absence;
+            }
+            if (record !== undefined) await refuseAttached(deps, record);
+            const outcome = record === undefined ? DeletionOutcome.ALREADY_ABSENT : DeletionOutcome.COMPLETED;
+            const response = create(DeleteProviderResponseSchema, { outcome });
+            try {
+              await write(deps, [
+                ...admission.admit,
+                ...(record === undefined ? [] : [store.providers.remove(record.id, "any")]),
+                ...admission.succeed(toBinary(DeleteProviderResponseSchema, response)),
+              ]);
+            } catch (error) {
+              // It was attached or deleted in between.
+              if (!isStoreError(error, "store_conflict") || attempt >= CHANGE_ATTEMPTS) throw error;
+              continue;
+            }
+            if (record !== undefined) logChange(context, workspace, request.name, "provider deleted");
+            return response;
           }
-          if (record !== undefined) await refuseAttached(deps, record);
-          const outcome = record === undefined ? DeletionOutcome.ALREADY_ABSENT : DeletionOutcome.COMPLETED;
-          const response = create(DeleteProviderResponseSchema, { outcome });
-          await write(deps, [
-            ...admission.admit,
-            ...(record === undefined ? [] : [store.providers.remove(record.id, "any")]),
-            ...admission.succeed(toBinary(DeleteProviderResponseSchema, response)),
-          ]);
-          if (record !== undefined) logChange(context, workspace, request.name, "provider deleted");
-          return response;
         },
       );
     },

@@ -40,13 +40,19 @@ export function sandboxProviderHandlers(deps: ApiDeps): Pick<OpenShellImpl, "lis
   };
 }
 
-/** Refuses providers that do not exist or would give one environment variable two values. @throws ApiError FAILED_PRECONDITION. */
+/**
+ * The providers of these names. Refuses those that do not exist or would give one environment variable two values. Whoever
+ * stores the names stores them with `providers.unchanged` of these records.
+ *
+ * @throws ApiError FAILED_PRECONDITION.
+ */
 export async function checkAttachable(
   deps: Pick<ApiDeps, "store">,
   workspace: string,
   names: readonly string[],
-): Promise<void> {
+): Promise<readonly ProviderRecord[]> {
   const owners = new Map<string, string>();
+  const found: ProviderRecord[] = [];
   const rows = await Promise.all(names.map((name) => deps.store.providers.byName(workspace, name)));
   for (const [index, row] of rows.entries()) {
     const name = names[index]!;
@@ -56,7 +62,9 @@ export async function checkAttachable(
       });
     }
     claimKeys(owners, row);
+    found.push(row);
   }
+  return found;
 }
 
 /** Notes whose variable each key is. @throws ApiError FAILED_PRECONDITION for a second owner. */

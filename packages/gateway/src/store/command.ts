@@ -10,7 +10,7 @@ export type Row = Readonly<Record<string, SqlValue>>;
 /**
  * One statement of a write, as plain data: it crosses to the writer thread by structured clone.
  *
- * A statement with `returning` yields rows. `expect` makes the whole write fail, with nothing stored, when another number
+ * A statement with `returning` (a query as well) yields rows. `expect` makes the whole write fail, with nothing stored, when another number
  * of rows was touched (or returned).
  */
 export interface Statement {
@@ -42,7 +42,7 @@ export type CommandResults<Commands extends readonly Command<unknown>[]> = {
   -readonly [Index in keyof Commands]: Commands[Index] extends Command<infer Result> ? Result : never;
 };
 
-/** A statement from a kysely query. `returning` must be true exactly when the query has a RETURNING clause. */
+/** A statement from a kysely query. `returning` must be true exactly when it yields rows: a select, or a RETURNING clause. */
 export function statement(
   subject: string,
   query: Compilable,

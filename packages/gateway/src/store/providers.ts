@@ -1,4 +1,4 @@
-import type { Kysely, Selectable } from "kysely";
+import { type Kysely, type Selectable, sql } from "kysely";
 import { command, type Statement, statement } from "./command.ts";
 import {
   afterCursor,
@@ -136,10 +136,49 @@ export function providerRepository(db: Kysely<Tables>): ProviderRepository {
     remove(id, expected) {
       let remove = db.deleteFrom("providers").where("id", "=", id);
       if (expected !== "any") remove = remove.where("resource_version", "=", expected);
+      // A name that stayed behind would give the next provider of that name to the sandbox, unasked.
+      remove = remove.where(({ exists, not, selectFrom }) =>
+        not(
+          exists(
+            selectFrom("sandbox_providers as used")
+              .select("used.sandbox_id")
+              .whereRef("used.workspace", "=", "providers.workspace")
+              .whereRef("used.provider", "=", "providers.name"),
+          ),
+        ),
+      );
       return command(
         statement("provider", remove, { expect: CONFLICT }),
         clearLabels(db, "provider", id),
         statement("credential", db.deleteFrom("provider_credentials").where("provider_id", "=", id)),
+      );
+    },
+    unchanged(records) {
+      const seen = db.selectFrom("providers").select("id");
+      return command(
+        ...records.map(({ id, resourceVersion }) =>
+          statement("provider", seen.where("id", "=", id).where("resource_version", "=", resourceVersion), {
+            expect: CONFLICT,
+            returning: true,
+          }),
+        ),
+      );
+    },
+    distinctKeys(workspace, provider) {
+      const twice = sql`
+        select own.sandbox_id from sandbox_providers own
+        join providers this on this.workspace = own.workspace and this.name = own.provider
+        join provider_credentials mine on mine.provider_id = this.id
+        join sandbox_providers other on other.sandbox_id = own.sandbox_id and other.provider <> own.provider
+        join providers that on that.workspace = other.workspace and that.name = other.provider
+        join provider_credentials theirs on theirs.provider_id = that.id and theirs.key = mine.key
+        where own.workspace = ${workspace} and own.provider = ${provider} limit 1`;
+      return command(
+        statement(
+          "provider",
+          { compile: () => twice.compile(db) },
+          { expect: { rows: 0, otherwise: "store_conflict" }, returning: true },
+        ),
       );
     },
   };

@@ -284,7 +284,15 @@ export interface ProviderRepository {
       readonly expirations?: ReadonlyMap<string, number | undefined>;
     },
   ): Command<bigint>;
+  /** Only while no sandbox names it. @throws (at write) store_conflict */
   remove(id: string, expected: ExpectedVersion): Command<void>;
+  /** Stores nothing: what is written with it was decided on these records. @throws (at write) store_conflict unless each is as it was read. */
+  unchanged(records: readonly Pick<ProviderRecord, "id" | "resourceVersion">[]): Command<void>;
+  /**
+   * Stores nothing, and comes after the change: every sandbox that names the provider has one owner of each variable.
+   * @throws (at write) store_conflict
+   */
+  distinctKeys(workspace: string, provider: string): Command<void>;
 }
 
 // ---- secrets ---------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import type { MiddlewareRegistration } from "../../config/middleware.ts";
 import type { GatewayDeps, GatewayServices } from "../../deps.ts";
 import type { HostLauncher, HostListener } from "../../hosts/types.ts";
 import { translateError } from "../../http/translate-error.ts";
+import type { Command } from "../../store/command.ts";
 import { StoreError } from "../../store/errors.ts";
 import { openStore } from "../../store/store.ts";
 import type { HostRecord, Store } from "../../store/types.ts";
@@ -100,6 +101,8 @@ export class Harness implements AsyncDisposable {
   hostsAvailable = true;
   /** Set to let every write to the store fail. */
   failWrites = false;
+  /** What happens between the checks of a change and its transaction. */
+  beforeWrite: (commands: readonly Command<unknown>[]) => Promise<void> = async () => {};
   /** Limit of each wait that is not told another one. Milliseconds. */
   limitMs = WAIT_LIMIT_MS;
   /** Boot of the machine that the next gateway finds itself in. */
@@ -185,6 +188,7 @@ export class Harness implements AsyncDisposable {
       write: {
         value: async (...commands: Parameters<Store["write"]>) => {
           check();
+          await this.beforeWrite(commands);
           return await real.write(...commands);
         },
       },
