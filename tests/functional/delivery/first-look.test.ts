@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { TestGateway, type TestSandbox } from "../../support/api.ts";
+import type { TestSandbox } from "../../support/api.ts";
 import { TestInternet } from "../../support/internet/index.ts";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
+import { type Variant, VariantGateway } from "../../support/variants.ts";
 
 /**
  * The first comparison of a running sandbox with the store, and many after it: where nothing changed, nothing happens. The
@@ -55,20 +56,21 @@ print(stream.get("bytes"))
 describe.skipIf(mode === "user")("an unchanged sandbox", () => {
   let before: Inventory;
   let net: TestInternet;
-  /** By where its supervisors are: one host for a workspace, or one for each sandbox. */
-  const gateways = new Map<string, TestGateway>();
+  const gateways = new Map<Variant, VariantGateway>();
 
   beforeAll(async () => {
     before = takeInventory();
     net = await TestInternet.start();
     await net.host("api.example-allowed.com");
-    for (const placement of ["workspace", "sandbox"]) {
-      const interval = `[openshell.gateway]\nconfig_consistency_check_interval_seconds = ${INTERVAL_S}\n`;
-      const extra = `${interval}[openshell.supervisor]\nplacement = "${placement}"\n`;
-      const gateway = await TestGateway.start(net, { gateway: { extra } });
-      gateways.set(placement, gateway);
-      await gateway.createProvider("model", { KEY: "sk-first-look-0123456789" });
-    }
+    const variants: readonly Variant[] = ["workspace", "sandbox", "revision 1"];
+    await Promise.all(
+      variants.map(async (variant) => {
+        const keys = `config_consistency_check_interval_seconds = ${INTERVAL_S}`;
+        const started = await VariantGateway.start(net, variant, keys);
+        gateways.set(variant, started);
+        await started.gateway.createProvider("model", { KEY: "sk-first-look-0123456789" });
+      }),
+    );
   }, 60_000);
   afterAll(async () => {
     for (const gateway of gateways.values()) await gateway[Symbol.asyncDispose]();
@@ -87,17 +89,17 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
     };
   }
 
-  test.concurrent.each([
+  test.concurrent.each<[Variant, string, string[]]>([
     ["workspace", "without a provider", []],
     ["workspace", "with a provider", ["model"]],
     ["sandbox", "with a provider", ["model"]],
+    ["revision 1", "without a provider", []],
+    ["revision 1", "with a provider", ["model"]],
   ])(
-    "(host of a %s) %s is looked at again and again: no event, no generation, no failure, no cut",
-    {
-      timeout: (WATCHED_S + 60) * 1_000,
-    },
-    async (placement, _, providers) => {
-      const gateway = gateways.get(placement)!;
+    "(%s) %s is looked at again and again: no event, no generation, no failure, no cut (seed-003)",
+    { timeout: (WATCHED_S + 60) * 1_000 },
+    async (variant, _, providers) => {
+      const { gateway, polling } = gateways.get(variant)!;
       const policy = POLICY.replace(" BINDING", providers.length === 0 ? "" : BINDING);
       const sandbox = await gateway.create({ policy, providers });
       const { stdout, exitCode, stderr } = await sandbox.exec(["/usr/bin/python3", "-c", TRAFFIC], {
@@ -112,17 +114,18 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
       expect(new Set(answers.map(([status]) => status))).toEqual(new Set(["200"]));
       expect(new Set(answers.map(([, connection]) => connection)).size, "connections").toBe(1);
       expect(await said(sandbox)).toEqual({ config: [], refused: [], generations: ["1"] });
+      if (polling !== undefined)
+        expect(polling.looks.of(sandbox.id)).toEqual({ unchanged: expect.any(Number), changed: 0 });
+      if (polling !== undefined) expect(polling.looks.of(sandbox.id).unchanged).toBeGreaterThan(WATCHED_S / 2);
       await sandbox.delete();
     },
   );
 
-  test.concurrent.each(["workspace", "sandbox"])(
-    "(host of a %s) that is changed before the first look has the change, and what stays allowed goes on",
-    {
-      timeout: (WATCHED_S + 60) * 1_000,
-    },
-    async (placement) => {
-      const gateway = gateways.get(placement)!;
+  test.concurrent.each<Variant>(["workspace", "sandbox", "revision 1"])(
+    "(%s) that is changed before the first look has the change, and what stays allowed goes on",
+    { timeout: (WATCHED_S + 60) * 1_000 },
+    async (variant) => {
+      const { gateway } = gateways.get(variant)!;
       const policy = POLICY.replace(" BINDING", BINDING);
       const sandbox = await gateway.create({ policy, providers: ["model"] });
       const traffic = sandbox.exec(["/usr/bin/python3", "-c", TRAFFIC], { timeoutMs: (WATCHED_S + 30) * 1_000 });

@@ -204,6 +204,10 @@ describe("a supervisor of an older protocol", () => {
       stablePlaceholderEnvironmentKeys: ["TOKEN"],
       readinessReason: Reason.CREDENTIALS_WITHHELD,
     });
+    // Whatever it claims of them: what it was not given is not in force.
+    await polling.observe();
+    expect(await readiness("q")).toMatchObject({ state: State.WITHHELD, reason: Reason.CREDENTIALS_WITHHELD });
+    expect((await readiness()).state).toBe(State.READY);
     const unable = await polling.fetchEnvironment(false);
     expect(unable).toMatchObject({ environment: {}, readinessReason: Reason.UNSUPPORTED_SUPERVISOR });
     expect(gateway.logLines.join("")).not.toContain(SECRET);

@@ -3,6 +3,7 @@ import { type Clock, LogField } from "@openshell/base";
 import type { Logger } from "pino";
 import { wantsToRun } from "../compute/status.ts";
 import { buildSnapshot, type Snapshot, type SnapshotDeps } from "../delivery/snapshot.ts";
+import { bindings } from "../providers/environment.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
 import type { OperationRecord, ProviderRecord, SandboxRecord, Store } from "../store/types.ts";
 import { evaluate, type Facts, type Readiness } from "./evaluate.ts";
@@ -18,6 +19,15 @@ export interface TrackerDeps extends SnapshotDeps {
   readonly observations: Observations;
 }
 
+/** What has to be in force for a provider of a sandbox now. */
+interface Wanted {
+  readonly desired: ProviderDesiredIdentity;
+  /** Undefined when it shall be gone. */
+  readonly provider: ProviderRecord | undefined;
+  /** The policy says where its credentials may be used. */
+  readonly bound: boolean;
+}
+
 /** Holds what is wanted against what supervisors show, and ends the operations that this decides. */
 export class ReadinessTracker {
   readonly #deps: TrackerDeps;
@@ -29,17 +39,13 @@ export class ReadinessTracker {
   }
 
   /** The identity that has to be in force for a provider now; `provider` undefined when it shall be gone. */
-  async wanted(
-    record: SandboxRecord,
-    name: string,
-  ): Promise<{ readonly desired: ProviderDesiredIdentity; readonly provider: ProviderRecord | undefined }> {
+  async wanted(record: SandboxRecord, name: string): Promise<Wanted> {
     return wantedFrom(this.#deps, record, await buildSnapshot(this.#deps, record), name);
   }
 
   /** How far the change of this receipt is in force. */
   async status(record: SandboxRecord, receipt: ProviderMutationReceipt): Promise<Readiness> {
-    const { desired: current, provider } = await this.wanted(record, receipt.provider);
-    return evaluate(this.#facts(record, receipt, current, provider));
+    return evaluate(this.#facts(record, receipt, await this.wanted(record, receipt.provider)));
   }
 
   /** New evidence of a sandbox: what it decides becomes final. Never rejects. */
@@ -80,27 +86,27 @@ export class ReadinessTracker {
 
   async #ending(record: SandboxRecord, operation: OperationRecord, snapshot: Snapshot, at: number) {
     const receipt = operation.receipt!;
-    const { desired, provider } = await wantedFrom(this.#deps, record, snapshot, receipt.provider);
-    return ending(this.#deps.store, operation, evaluate(this.#facts(record, receipt, desired, provider)), at);
+    const wanted = await wantedFrom(this.#deps, record, snapshot, receipt.provider);
+    return ending(this.#deps.store, operation, evaluate(this.#facts(record, receipt, wanted)), at);
   }
 
   #facts(
     record: SandboxRecord,
     receipt: ProviderMutationReceipt,
-    current: ProviderDesiredIdentity,
-    provider: ProviderRecord | undefined,
+    { desired: current, provider, bound }: Wanted,
   ): Facts {
     const { clock, sessions, observations } = this.#deps;
     const session = sessions.get(record.id);
     const speaking = session !== undefined && (session.state === "accepted" || session.state === "ready");
     const now = clock.now();
-    const expired = [...(provider?.credentials.values() ?? [])].some(
-      ({ expiresAt }) => expiresAt !== undefined && expiresAt <= now,
-    );
+    const credentials = [...(provider?.credentials.values() ?? [])];
+    const expired = credentials.some(({ expiresAt }) => expiresAt !== undefined && expiresAt <= now);
+    // One that polls is given no credential that nothing confines (polling/messages.ts).
+    const kept = speaking && session.polls && credentials.length > 0 && !bound;
     return {
       desired: receipt.desired,
       current,
-      withheld: expired ? "expired" : undefined,
+      withheld: kept ? "credentials" : expired ? "expired" : undefined,
       running: wantsToRun(record.status.phase),
       session: speaking ? session : undefined,
       evidence: observations.of(record.id),
@@ -113,8 +119,10 @@ async function wantedFrom(
   record: SandboxRecord,
   snapshot: Snapshot,
   name: string,
-): Promise<{ readonly desired: ProviderDesiredIdentity; readonly provider: ProviderRecord | undefined }> {
+): Promise<Wanted> {
   const attached = record.spec.providers.includes(name);
   const provider = attached ? await store.providers.byName(record.workspace, name) : undefined;
-  return { desired: desiredIdentity(record, snapshot, provider), provider };
+  const { policy } = snapshot.config;
+  const bound = policy !== undefined && bindings(policy).has(name);
+  return { desired: desiredIdentity(record, snapshot, provider), provider, bound };
 }
