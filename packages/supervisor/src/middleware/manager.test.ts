@@ -127,4 +127,22 @@ describe("middleware services of one sandbox", () => {
     await services.manager[Symbol.asyncDispose]();
     expect(services.open).toEqual([]);
   });
+
+  it("goes on after a connection that did not end in order", async () => {
+    services.brokenEnd = true;
+    await load({ a: {} }, [registered("a")]);
+    const next = await load({ b: {} }, [registered("b")]);
+    expect([...next.registry.services.keys()]).toEqual(["b"]);
+    await prepare({ a: {} }, [registered("a")]);
+    expect((await prepare({ b: {} }, [registered("b")])).problem).toBeUndefined();
+    expect([...(await prepare({ a: {} }, [registered("a")])).registry.services.keys()]).toEqual(["a"]);
+    await services.manager[Symbol.asyncDispose]();
+    expect(services.open).toEqual([]);
+  });
+
+  it("prepares the next registry after one that could not be made", async () => {
+    const broken = { middleware: undefined as never, policy: delivery({ a: {} }, []).policy };
+    await expect(services.manager.prepare(broken)).rejects.toThrow();
+    expect([...(await prepare({ a: {} }, [registered("a")])).registry.services.keys()]).toEqual(["a"]);
+  });
 });

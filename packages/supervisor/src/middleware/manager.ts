@@ -91,12 +91,13 @@ export class MiddlewareManager implements AsyncDisposable {
     this.#stop.abort();
     const open = [...this.#open];
     this.#open.clear();
-    await Promise.all(open.map((connection) => connection[Symbol.asyncDispose]()));
+    await closeAll(open);
   }
 
   #prepare(config: MiddlewareDelivery, signal: AbortSignal): Promise<MiddlewareRegistry> {
     const made = this.#turn.then(() => this.#make(config, signal));
-    this.#turn = made;
+    // What became of one is no business of the next.
+    this.#turn = made.catch(() => {});
     return made;
   }
 
@@ -162,8 +163,13 @@ export class MiddlewareManager implements AsyncDisposable {
     const used = new Set([...this.#current.services.values(), ...this.#prepared.services.values()]);
     const unused = [...this.#open].filter((connection) => !used.has(connection));
     for (const connection of unused) this.#open.delete(connection);
-    await Promise.all(unused.map((connection) => connection[Symbol.asyncDispose]()));
+    await closeAll(unused);
   }
+}
+
+/** Whoever needs a registry does not care how the connections of another one ended. */
+async function closeAll(connections: readonly MiddlewareConnection[]): Promise<void> {
+  await Promise.allSettled(connections.map((connection) => connection[Symbol.asyncDispose]()));
 }
 
 function unregistered(name: string): RuntimeError {

@@ -22,6 +22,8 @@ export class Services {
   readonly up = new Set<string>();
   /** Settings that every service refuses. */
   refused: object | undefined;
+  /** Connections do not end in order. */
+  brokenEnd = false;
   readonly connections: TestConnection[] = [];
   readonly manager = new MiddlewareManager({
     clock: { ...systemClock, sleep: (ms, options) => systemClock.sleep(Math.min(ms, 1), options) },
@@ -48,6 +50,7 @@ export class Services {
       },
       [Symbol.asyncDispose]: async () => {
         connection.closed = true;
+        if (this.brokenEnd) throw new Error("the connection did not end in order");
       },
     };
     this.connections.push(connection);
