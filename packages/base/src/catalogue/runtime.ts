@@ -77,6 +77,10 @@ export const RUNTIME_ERRORS = {
   gateway_stopping: ["The gateway is being stopped.", "Try again when it runs again"],
   generation_conflict: ["The sandbox was started again meanwhile.", "Read its state and try again"],
   generation_mismatch: ["A host speaks for an earlier run of the sandbox.", "Nothing: the host ends by itself"],
+  global_policy_missing: [
+    "A policy of the gateway is to be in force, and the database does not have it: no sandbox starts under its own instead.",
+    "Set it anew with `openshell policy set --global --policy FILE`, or remove it with `openshell policy delete --global`",
+  ],
   host_full: [
     "The host process carries as many sandboxes as it may.",
     "Nothing: another host takes the sandbox; raise the limit when it repeats",
@@ -273,7 +277,10 @@ export const RUNTIME_ERRORS = {
   stale_connection: ["A newer connection of the same host exists.", "Nothing: the newer one is used"],
   stale_sequence: ["A change came after a newer one.", "Nothing: the newer one is in force"],
   start_failed: ["The gateway could not be started, for a reason that is not foreseen.", "Read gateway.log"],
-  start_interrupted: ["A start was given up because the sandbox shall no longer run.", "Start it again if it shall"],
+  start_interrupted: [
+    "The start of a sandbox's main process was cut off; it is repeated a few times by itself.",
+    "Start it again if the sandbox says that it failed",
+  ],
   state_invalid: ["The state that a host left for its successor is damaged.", "Stop the sandbox and start it again"],
   state_unreadable: [
     "The driver's file about a sandbox cannot be read.",

@@ -1,7 +1,9 @@
+import { DatabaseSync } from "node:sqlite";
 import { Code } from "@connectrpc/connect";
 import { PolicySource, PolicyStatus, SandboxPhase } from "@openshell/api";
 import { readErrorDetails } from "@openshell/api/errors.ts";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { GLOBAL_SCOPE } from "../store/types.ts";
 import type { FakeSupervisor } from "./testing/fake-host.ts";
 import { Harness } from "./testing/harness.ts";
 
@@ -157,5 +159,62 @@ describe("the policy of the gateway", () => {
     expect(await problem(gateway.client.getSandboxPolicyStatus({ ...GLOBAL }))).toMatchObject({ code: Code.NotFound });
     gateway.caller = { ...gateway.caller, admin: false };
     expect((await problem(set(policy("a.example.com")))).code).toBe(Code.PermissionDenied);
+  });
+
+  describe("whose revision the database does not have", () => {
+    const MISSING = /version 1 of the gateway's policy.*openshell policy set --global/;
+    const lose = (): void => {
+      using database = new DatabaseSync(gateway.databasePath, { timeout: 5_000 });
+      database.exec(`delete from policy_revisions where scope = '${GLOBAL_SCOPE}'`);
+    };
+    const current = async () => (await gateway.get()).status!.conditions.find(({ type }) => type === "PolicyCurrent");
+
+    it("lets no sandbox start under its own", async () => {
+      await set(policy("all.example.com"));
+      lose();
+      await gateway.create({ spec: { policy: own } });
+      const { status } = await gateway.phase(SandboxPhase.ERROR);
+      expect(status!.conditions.find(({ type }) => type === "Ready")?.message).toMatch(MISSING);
+      expect(await problem(config())).toMatchObject({
+        code: Code.FailedPrecondition,
+        message: expect.stringMatching(MISSING),
+      });
+    });
+
+    it("leaves those that run what they have, says why, and is mended by setting it again", async () => {
+      const supervisor = await ready();
+      await set(policy("all.example.com"));
+      await gateway.until(() => delivered(supervisor).length === 1, "it is in force");
+      lose();
+      await gateway.client.updateConfig({
+        ...GLOBAL,
+        settingKey: "ocsf_json_enabled",
+        settingValue: { value: { case: "boolValue", value: true } },
+      });
+      await gateway.until(async () => (await current())?.status === "False", "the condition");
+      expect(await current()).toMatchObject({ reason: "Undeliverable", message: expect.stringMatching(MISSING) });
+      expect(delivered(supervisor)).toHaveLength(1);
+      expect((await gateway.get()).status!.phase).toBe(SandboxPhase.READY);
+
+      await set(policy("all.example.com"));
+      await gateway.until(async () => (await current())?.status === "True", "the condition is over");
+      expect(rules(delivered(supervisor).at(-1)!.policy)).toEqual(["all"]);
+    });
+
+    it("keeps what runs from a session under its own when the gateway starts again", async () => {
+      const supervisor = await ready();
+      await set(policy("all.example.com"));
+      await gateway.until(() => delivered(supervisor).length === 1, "it is in force");
+      lose();
+      await gateway.restart();
+      await gateway.until(async () => (await current())?.status === "False", "the condition");
+      expect((await current())!.message).toMatch(MISSING);
+      expect(gateway.driver.sandboxes.size).toBe(1);
+      await remove();
+      // A host dials again by itself.
+      gateway.startHost();
+      await gateway.until(async () => (await current())?.status === "True", "the condition is over");
+      await gateway.phase(SandboxPhase.READY);
+    });
   });
 });

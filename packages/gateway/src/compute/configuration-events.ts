@@ -19,6 +19,7 @@ import type { ComponentName, DeliveryOutcome } from "../delivery/delivery.ts";
 import type { ConfigOperations } from "../delivery/operations.ts";
 import { isInForce } from "../delivery/outcome.ts";
 import { captureSnapshot, revisionNumber, type SnapshotDeps } from "../delivery/snapshot.ts";
+import { undeliverable } from "../delivery/undeliverable.ts";
 import { ownPolicy } from "../policies/effective.ts";
 import { policyHash, withoutGatewayMarks } from "../policies/rules.ts";
 import type {
@@ -128,7 +129,7 @@ export class ConfigurationEvents {
   }
 
   /** Both components as they are at one moment. */
-  async bootstrap(identity: SessionIdentity): Promise<Bootstrap> {
+  async bootstrap(identity: SessionIdentity, first: boolean): Promise<Bootstrap> {
     // The workload may start right after the answer: that it was launched must be durable by then.
     await this.#deps.controller().launchRecorded(identity.sandboxId);
     try {
@@ -140,6 +141,11 @@ export class ConfigurationEvents {
       return { config, environment, mainProcess: mainProcess(record), workspace, providers, settingsRevision };
     } catch (error) {
       if (!(error instanceof RuntimeError) || error instanceof SessionRefused) throw error;
+      if (error.code === "global_policy_missing") {
+        // What runs goes on under what it has, until somebody has set the policy again.
+        if (!first) this.#undeliverable(identity, "config", describeError(error));
+        throw new SessionRefused(error.code, error.message, { next: error.next, retryable: !first });
+      }
       if (error.code !== "secret_unreadable") {
         const code = error.code === "snapshot_unsettled" ? error.code : "snapshot_timeout";
         throw new SessionRefused(code, error.message, { retryable: true });
@@ -286,11 +292,30 @@ export class ConfigurationEvents {
   }
 
   /** A change cannot be delivered for now: told once, not at each attempt. */
-  delayed({ sandboxId }: SessionIdentity, error: unknown, first: boolean): void {
+  delayed(identity: SessionIdentity, error: unknown, first: boolean): void {
     const { clock, feeds, log } = this.#deps;
+    const { sandboxId } = identity;
+    const component = undeliverable(error);
+    if (component !== undefined) this.#undeliverable(identity, component, describeError(error));
     const message = `a change of the configuration cannot be delivered yet: ${describeError(error)}`;
     log.warn({ [LogField.sandboxId]: sandboxId, err: error }, message);
     if (first) feeds.of(sandboxId).addEvent({ type: "Warning", reason: "ConfigurationDelayed", message }, clock.now());
+  }
+
+  /** Nobody's retry will change it: the sandbox says why it does not have what is wanted. */
+  #undeliverable(identity: SessionIdentity, component: ComponentName, message: string): void {
+    const now = this.#deps.clock.now();
+    const facts = { status: "False", reason: "Undeliverable", message } as const;
+    const type = CURRENT[component];
+    this.#deps
+      .change(identity, ({ status }) => {
+        const shown = status.conditions.find((condition) => condition.type === type);
+        if (shown?.reason === facts.reason && shown.message === message) return undefined;
+        return { patch: { status: withOutcome(status, component, facts, now) } };
+      })
+      .catch((error: unknown) => {
+        this.#deps.log.warn({ [LogField.sandboxId]: identity.sandboxId, err: error }, "cannot show a condition");
+      });
   }
 
   #show({ sandboxId }: SessionIdentity, outcome: DeliveryOutcome, error: string, now: number): void {

@@ -96,8 +96,8 @@ export class SessionEvents implements SessionBackend {
     return this.#configuration.adoptPolicy(identity, candidate, prepared);
   }
 
-  bootstrap(identity: SessionIdentity): Promise<Bootstrap> {
-    return this.#configuration.bootstrap(identity);
+  bootstrap(identity: SessionIdentity, first: boolean): Promise<Bootstrap> {
+    return this.#configuration.bootstrap(identity, first);
   }
 
   configurationApplied(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void> {

@@ -18,6 +18,7 @@ import { DONE } from "../sessions/reader.ts";
 import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS, BUILD_RETRY_LAST_MS } from "./limits.ts";
 import { isInForce, type Verdict, verdictOf } from "./outcome.ts";
 import { pairing, type Snapshot } from "./snapshot.ts";
+import { undeliverable } from "./undeliverable.ts";
 
 export type ComponentName = "config" | "environment";
 
@@ -391,6 +392,9 @@ export class SessionDelivery {
   #failed(error: unknown, lane: Lane): void {
     if (this.#closed) return;
     this.#deps.onError(error, this.#retryMs === BUILD_RETRY_FIRST_MS);
+    // It is shown as not current: the answer to its next delivery says that it is again, also when it is what it was.
+    const shown = undeliverable(error);
+    if (shown !== undefined) this.#state(shown).again = true;
     this.#dirty ??= lane;
     const retry = new AbortController();
     this.#retry = retry;

@@ -1,5 +1,12 @@
 import { Code, ConnectError } from "@connectrpc/connect";
-import { ApiError, notFound, resourceExhausted, unavailable, versionConflict } from "@openshell/api/errors.ts";
+import {
+  ApiError,
+  failedPrecondition,
+  notFound,
+  resourceExhausted,
+  unavailable,
+  versionConflict,
+} from "@openshell/api/errors.ts";
 import { RuntimeError, systemCode } from "@openshell/base";
 import { StatusError } from "@openshell/rpc/wire/status.ts";
 import { StoreError } from "../store/errors.ts";
@@ -13,6 +20,8 @@ export function translateError(error: unknown): ApiError | undefined {
   if (error instanceof RuntimeError && error.code === "gateway_stopping") {
     return unavailable(error.message, { next: "Try again", retryDelayMs: RESTART_MS });
   }
+  if (error instanceof RuntimeError && error.code === "global_policy_missing")
+    return failedPrecondition(error.message, { next: error.next });
   const shortage = systemShortage(error);
   if (shortage !== undefined) return shortage;
   // What the lane found wrong with the bytes of a caller is that caller's affair, and no failure of ours.

@@ -1,5 +1,6 @@
 import { clone } from "@bufbuild/protobuf";
 import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api";
+import { RuntimeError } from "@openshell/base";
 import { GLOBAL_SCOPE, type PolicyRevision, type Store } from "../store/types.ts";
 import { defaultPolicy } from "./default-policy.ts";
 import { policyHash } from "./rules.ts";
@@ -30,10 +31,23 @@ export async function ownPolicy(store: Pick<Store, "policies">, sandboxId: strin
   return { policy, version: 0, hash: policyHash(policy), stored: false };
 }
 
-/** The gateway's policy, while it has one. */
+/**
+ * The gateway's policy, while it has one.
+ *
+ * @throws RuntimeError global_policy_missing: one is to be in force and is not there. A sandbox's own would allow what it forbids.
+ */
 export async function globalPolicy(store: Reads): Promise<PolicyRevision | undefined> {
   const version = (await store.settings.get(GLOBAL_SCOPE)).values.get(GLOBAL_POLICY_KEY);
-  return version === undefined ? undefined : await store.policies.get(GLOBAL_SCOPE, Number(version));
+  if (version === undefined) return undefined;
+  const revision = await store.policies.get(GLOBAL_SCOPE, Number(version));
+  if (revision !== undefined) return revision;
+  throw new RuntimeError(
+    "global_policy_missing",
+    `version ${version} of the gateway's policy is to be in force, but the database does not have it`,
+    {
+      next: "Set it anew with `openshell policy set --global --policy FILE`, or remove it with `openshell policy delete --global`",
+    },
+  );
 }
 
 /**

@@ -68,7 +68,8 @@ export interface SessionBackend {
     candidate: StartupCandidate,
     prepared: SandboxPolicy | undefined,
   ): Promise<void>;
-  bootstrap(identity: SessionIdentity): Promise<Bootstrap>;
+  /** `first`: nothing of it runs yet. */
+  bootstrap(identity: SessionIdentity, first: boolean): Promise<Bootstrap>;
   /** The configuration is in force. Resolves when that is durable: only then may the workload start. */
   configurationApplied(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void>;
   /** A running sandbox refused what it was given on a reconnect. Resolves when that is durable. */

@@ -211,7 +211,7 @@ export class SupervisorSession implements SessionIdentity {
   async #accept(uplink: AsyncIterator<SupervisorUplink>): Promise<boolean> {
     const { backend } = this.#deps;
     const seen = this.#deps.publications();
-    const bootstrap = await this.#within(backend.bootstrap(this), BOOTSTRAP_BUILD_MS);
+    const bootstrap = await this.#within(backend.bootstrap(this, this.#firstStart), BOOTSTRAP_BUILD_MS);
     const { config: sandboxConfig, environment: providerEnvironment, mainProcess } = bootstrap;
     const value = create(SessionAcceptedSchema, {
       sessionId: this.sessionId,
