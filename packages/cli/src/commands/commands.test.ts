@@ -243,6 +243,17 @@ test("policy set: unchanged, stored, and the statuses of --wait", async () => {
   status = "FAILED";
   expect(await set("--wait")).toMatchObject({ code: 1, stderr: expect.stringContaining("rejected: no good") });
   status = "PENDING";
+  for (const phase of ["STOPPED", "COMPLETED", "ERROR"]) {
+    gateway.answers.set("GetSandbox", { message: { sandbox: { status: { phase: `SANDBOX_PHASE_${phase}` } } } });
+    const looks = () => gateway.calls.filter(({ method }) => method === "GetSandboxPolicyStatus").length;
+    const before = looks();
+    expect(await set("--wait", "--timeout", "60")).toMatchObject({
+      code: 0,
+      stderr: expect.stringContaining(`takes effect at the next start: the sandbox is ${phase.toLowerCase()}.\n`),
+    });
+    expect(looks()).toBe(before + 1);
+  }
+  gateway.answers.set("GetSandbox", { message: { sandbox: { status: { phase: "SANDBOX_PHASE_READY" } } } });
   expect(await set("--wait", "--timeout", "1")).toMatchObject({ code: 124 });
   const told = () =>
     gateway.calls.findLast(({ method }) => method === "UpdateConfig")?.headers["openshell-config-wait"];

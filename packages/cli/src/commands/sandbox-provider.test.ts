@@ -132,3 +132,17 @@ test("the words are found, helped with and corrected like those of any group", a
   expect((await words("prov")).stdout).toBe("provider\n");
   expect((await words("provider", "")).stdout).toBe("list\nattach\ndetach\nstatus\n");
 });
+
+test("--wait does not wait for a sandbox that does not run", async () => {
+  gateway.answers.set("AttachSandboxProvider", { message: { attached: true, receipt } });
+  gateway.answers.set("GetSandbox", { message: { sandbox: { status: { phase: "SANDBOX_PHASE_STOPPED" } } } });
+  states(status("PENDING", "WAITING_FOR_SUPERVISOR"));
+  const stopped = await run("attach", "dev", "model", "--wait", "--timeout", "60");
+  expect(stopped).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining(
+      "the change is stored and takes effect at the next start: the sandbox is stopped.\n  next: openshell sandbox start dev\n",
+    ),
+  });
+  expect(gateway.calls.filter(({ method }) => method === "GetSandboxProviderStatus")).toHaveLength(1);
+});

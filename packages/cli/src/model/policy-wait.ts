@@ -2,6 +2,7 @@ import { type Context, wholeNumber } from "../context.ts";
 import { EXIT } from "../errors.ts";
 import { cell } from "../output/terminal.ts";
 import type { Json } from "../transport/unary.ts";
+import { dormantPhase } from "./dormant.ts";
 import { policyStatus } from "./policy-revision.ts";
 import { object, text } from "./sandbox.ts";
 
@@ -21,7 +22,7 @@ export const WAIT_FLAGS = [
 ] as const;
 
 export const WAIT_ABOUT =
-  "With --wait the exit status is 0 when it is in force or has been superseded, 1 when it was rejected, 124 when the limit passed.";
+  "With --wait the exit status is 0 when it is in force, has been superseded or waits for the start of a sandbox that does not run, 1 when it was rejected, 124 when the limit passed.";
 
 /** The limit of `--wait`; throws usage errors, so it is asked for before anything is changed. */
 export function waitSeconds(context: Context): number {
@@ -82,6 +83,11 @@ async function waitForLoad(context: Context, sandbox: string, version: number, s
           `  ${context.err.bold("next:")} the version before stays in force; correct the policy and set it again`,
         );
         return EXIT.failure;
+    }
+    const dormant = await dormantPhase(context, sandbox);
+    if (dormant !== undefined) {
+      await context.say(`· Policy version ${version} takes effect at the next start: the sandbox is ${dormant}.`);
+      return EXIT.ok;
     }
     if (performance.now() + POLL_MS > deadline) {
       await context.say(`${context.err.red("✗")} Policy version ${version} was not taken up within ${seconds} s.`);

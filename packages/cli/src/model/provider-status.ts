@@ -2,6 +2,7 @@ import { type Context, missingInAnswer, wholeNumber } from "../context.ts";
 import { EXIT } from "../errors.ts";
 import { cell } from "../output/terminal.ts";
 import type { Json } from "../transport/unary.ts";
+import { dormantPhase } from "./dormant.ts";
 import { object, text } from "./sandbox.ts";
 
 const POLL_FIRST_MS = 50;
@@ -34,6 +35,8 @@ interface Observed {
   readonly target: Target;
   readonly status: Json;
   readonly outcome: Outcome;
+  /** Phase of a sandbox that does not run, where the wait ended for that. */
+  readonly dormant?: string;
 }
 
 /** States that only another change ends. */
@@ -109,6 +112,8 @@ async function observe(context: Context, target: Target, wait: boolean, deadline
     if (!wait) return { target, status, outcome: "not_requested" };
     if (state === "ready" || state === "revoked") return { target, status, outcome: "complete" };
     if (TERMINAL.has(state)) return { target, status, outcome: "terminal" };
+    const dormant = await dormantPhase(context, target.sandbox);
+    if (dormant !== undefined) return { target, status, outcome: "terminal", dormant };
     const left = deadline - performance.now();
     if (left <= 0) return { target, status, outcome: "timed_out" };
     await new Promise((resolve) => setTimeout(resolve, Math.min(pause, left)));
@@ -118,7 +123,7 @@ async function observe(context: Context, target: Target, wait: boolean, deadline
 
 const receiptless = ({ receiptId }: Target): boolean => receiptId === "";
 
-async function say(context: Context, { target, status, outcome }: Observed, seconds: number): Promise<void> {
+async function say(context: Context, { target, status, outcome, dormant }: Observed, seconds: number): Promise<void> {
   const { err } = context;
   const state = stateName(status["state"]);
   const reason = reasonText(status["reason"]);
@@ -136,6 +141,13 @@ async function say(context: Context, { target, status, outcome }: Observed, seco
       await context.say(`· ${what}: ${cell(state)}${why}`);
       return;
     case "terminal":
+      if (dormant !== undefined) {
+        await context.say(
+          `· ${what}: the change is stored and takes effect at the next start: the sandbox is ${cell(dormant)}.`,
+        );
+        await next(`openshell sandbox start ${cell(target.sandbox)}`);
+        return;
+      }
       await context.say(`${err.red("✗")} ${what} is not in force: ${cell(state)}${why}.`);
       await next(
         state === "superseded"
