@@ -152,7 +152,12 @@ export class World implements AsyncDisposable {
 
   /** Whether so much time has gone by since `startedAt`, and since the last disturbance. */
   late(startedAt: number, limitMs: number): boolean {
-    return performance.now() > Math.max(startedAt, this.#disturbedAt) + limitMs;
+    return this.since(startedAt) > limitMs;
+  }
+
+  /** Time since `startedAt`, and since the last disturbance. Milliseconds. */
+  since(startedAt: number): number {
+    return performance.now() - Math.max(startedAt, this.#disturbedAt);
   }
 
   /** Adds a line to the trace; one that would repeat the last is left out. */

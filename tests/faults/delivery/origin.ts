@@ -1,16 +1,26 @@
 import type { TestInternet } from "../../support/internet/index.ts";
 
-/** What requests from sandboxes told: which policy let them through, and whose credential of which generation they had. */
+/** The server that sandboxes ask: notes which policy let a request through, and whose credential of which generation it had. */
 
-/** Policy versions are told apart by path, modulo this. */
-export const PATHS = 4;
-export const HOSTS = ["flip-a.example-allowed.com", "flip-b.example-allowed.com"] as const;
+export const HOST = "flip.example-allowed.com";
+/** Every policy allows it; its answer says what to ask next. */
+export const PACE = "/pace";
 /** Only policies that were refused allow it. */
-export const REFUSED_HOST = "refused.example-allowed.com";
+export const REFUSED = "/refused";
+/** Only that version of the policy allows it. */
+export const pathOf = (version: number): string => `/v${version}`;
+/** Serial number of the credential in environments that were refused. */
+export const REFUSED_SERIAL = 999_999;
+
+/** Between two rounds while nothing is expected, and while a change is on its way. Milliseconds. */
+const IDLE_MS = 30;
+const PENDING_MS = 10;
+/** So often a round asks for what must never pass, and for what was replaced, while nothing happens. */
+const EVERY = 8;
 
 export interface Arrival {
-  /** Version of the policy, modulo `PATHS`; -1: what only a refused one allows. */
-  readonly path: number;
+  /** Version of the policy; undefined: one that every policy allows; -1: one that only a refused policy allows. */
+  readonly version: number | undefined;
   /** Of the credential; undefined: it was none of the provider's. */
   readonly serial: number | undefined;
   /** Not begun before; wall clock, milliseconds. */
@@ -18,85 +28,101 @@ export interface Arrival {
   readonly arrivedAt: number;
 }
 
-export class Origin {
-  readonly #arrivals = new Map<string, Arrival[]>();
+interface Watched {
+  readonly arrivals: Arrival[];
+  /** Versions of the policy: the newest that passed, and the newest that was sent. */
+  seen: number;
+  newest: number;
+  rounds: number;
+  /** Monotonic. Milliseconds. */
+  hurriesUntil: number;
+  /** Answers the request for `PACE` that waits. */
+  release: () => void;
+}
 
-  /** Of one sandbox of the run with that salt, in order. */
+export class Origin {
+  readonly #watched = new Map<string, Watched>();
+
+  /** What came from one sandbox of the run with that salt, in order. */
   of(salt: string, sandbox: string): readonly Arrival[] {
-    return this.#arrivals.get(`${salt} ${sandbox}`) ?? [];
+    return this.#watch(salt, sandbox).arrivals;
+  }
+
+  /** That version of the policy may pass from now on. */
+  expect(salt: string, sandbox: string, version: number): void {
+    this.#watch(salt, sandbox).newest = version;
+  }
+
+  /** Lets the sandbox ask without a pause for so long, in place of what was said before. Milliseconds. */
+  hurry(salt: string, sandbox: string, forMs: number): void {
+    const watched = this.#watch(salt, sandbox);
+    watched.hurriesUntil = performance.now() + forMs;
+    watched.release();
   }
 
   static async start(net: TestInternet): Promise<Origin> {
     const origin = new Origin();
-    await net.host(HOSTS[0], {
-      names: [HOSTS[1], REFUSED_HOST],
+    await net.host(HOST, {
       services: [
         {
           kind: "https",
           port: 443,
           handler: (request, response) => {
-            const { salt = "", box = "", started = "0", authorization = "", host = "" } = request.headers;
+            const { salt = "", box = "", started = "0", authorization = "" } = request.headers;
+            const watched = origin.#watch(String(salt), String(box));
             const found = /^Bearer sk-[0-9a-f]{16}-own-[0-9]+-([0-9]+)-e$/.exec(authorization);
-            const version = /^\/v([0-9]+)/.exec(request.url ?? "")?.[1];
-            const key = `${salt} ${box}`;
-            const list = origin.#arrivals.get(key) ?? [];
-            origin.#arrivals.set(key, list);
-            list.push({
-              path: host.startsWith(REFUSED_HOST) || version === undefined ? -1 : Number(version),
+            const version = versionOf(request.url ?? "");
+            if (version !== undefined) watched.seen = Math.max(watched.seen, version);
+            watched.arrivals.push({
+              version,
               serial: found === null ? undefined : Number(found[1]),
               startedAt: Number(started),
               arrivedAt: Date.now(),
             });
-            response.end("ok");
+            if (version !== undefined) response.end("ok");
+            else pace(watched, (text) => response.end(text));
           },
         },
       ],
     });
     return origin;
   }
-}
 
-/** One change, as the client who made it knows it. Wall clock, milliseconds. */
-export interface Change {
-  readonly kind: "policy" | "credential";
-  /** Version of the policy from 0 on, or serial number of the credential. */
-  readonly value: number;
-  readonly sentAt: number;
-  /** When it was known to be in force. */
-  acknowledgedAt?: number;
-}
-
-/**
- * What is wrong with the arrivals from one sandbox whose changes were made one after the other: each must have been
- * allowed by one of the states that the store was in, none before its change was sent, none older than what was acknowledged
- * before it began, and none older than the one before it.
- */
-export function violations(changes: readonly Change[], arrivals: readonly Arrival[]): readonly string[] {
-  const states = [{ policy: 0, serial: 0, sentAt: 0, acknowledgedAt: undefined as number | undefined }];
-  for (const { kind, value, sentAt, acknowledgedAt } of changes) {
-    const { policy, serial } = states.at(-1)!;
-    const state = kind === "policy" ? { policy: value, serial } : { policy, serial: value };
-    states.push({ ...state, sentAt, acknowledgedAt });
-  }
-  const found: string[] = [];
-  let reached = 0;
-  for (const { path, serial, startedAt, arrivedAt } of arrivals) {
-    const what = `policy ≡ ${path} (mod ${PATHS}) with credential ${serial ?? "of nobody"} at ${arrivedAt}`;
-    const acknowledged = states.findLastIndex(({ acknowledgedAt = Infinity }) => acknowledgedAt < startedAt);
-    const from = Math.max(reached, acknowledged);
-    const matches = (state: (typeof states)[number]): boolean =>
-      state.policy % PATHS === path && state.serial === serial && state.sentAt <= arrivedAt;
-    const at = states.findIndex((state, index) => index >= from && matches(state));
-    if (at >= 0) {
-      reached = at;
-      continue;
+  #watch(salt: string, sandbox: string): Watched {
+    const key = `${salt} ${sandbox}`;
+    let watched = this.#watched.get(key);
+    if (watched === undefined) {
+      watched = { arrivals: [], seen: 0, newest: 0, rounds: 0, hurriesUntil: 0, release: () => {} };
+      this.#watched.set(key, watched);
     }
-    const earlier = states.findLastIndex(matches);
-    const cause =
-      earlier < 0
-        ? "never was a state of the store"
-        : `is state ${earlier}, after state ${from} was ${acknowledged > reached ? "acknowledged" : "seen"}`;
-    found.push(`${what} ${cause}`);
+    return watched;
   }
-  return found;
+}
+
+function versionOf(path: string): number | undefined {
+  if (path === PACE) return undefined;
+  const version = /^\/v([0-9]+)$/.exec(path)?.[1];
+  return version === undefined ? -1 : Number(version);
+}
+
+function pace(watched: Watched, answer: (text: string) => void): void {
+  const send = (): void => {
+    clearTimeout(timer);
+    watched.release = () => {};
+    answer(next(watched));
+  };
+  const pauseMs = hurries(watched) ? 0 : watched.newest > watched.seen ? PENDING_MS : IDLE_MS;
+  const timer = setTimeout(send, pauseMs);
+  watched.release = send;
+  if (pauseMs === 0) send();
+}
+
+const hurries = ({ hurriesUntil }: Watched): boolean => performance.now() < hurriesUntil;
+
+/** What may be in force, and now and then what must not be. */
+function next(watched: Watched): string {
+  const { seen, newest } = watched;
+  const versions = Array.from({ length: newest - seen + 1 }, (_, at) => newest - at);
+  const also = watched.rounds++ % EVERY === 0 ? [REFUSED, pathOf(seen - 1)] : [];
+  return [...versions.map(pathOf), ...also].join(" ");
 }

@@ -6,7 +6,7 @@ import { PHASES, type PhaseName, STEPS } from "./steps.ts";
 
 /** What a run of delivery does: a pure function of its seed and mode. */
 
-export type OperationName = "create" | "flip" | "attach" | "detach" | "refuse" | "stop" | "start" | "finish";
+export type OperationName = "create" | "flip" | "attach" | "detach" | "refuse" | "stop" | "start" | "relink" | "finish";
 
 export interface PlannedStrike {
   readonly phase: PhaseName;
@@ -14,6 +14,15 @@ export interface PlannedStrike {
   readonly action: Action;
   readonly after: boolean;
   readonly holdMs: number;
+}
+
+export interface Apart {
+  /** The configuration passes first. */
+  readonly swap: boolean;
+  /** Between the halves. Milliseconds. */
+  readonly holdMs: number;
+  /** What is changed first: the half that comes alone before the pair. */
+  readonly first: "policy" | "credential";
 }
 
 type Writable<T> = { -readonly [K in keyof T]: T[K] };
@@ -24,6 +33,8 @@ export interface PlannedOperation {
   readonly waits: boolean;
   /** `flip`: how many policies and credentials follow each other. */
   readonly times: number;
+  /** `flip`: the changes reach the sandbox as one pair, whose halves pass apart unless they are struck. */
+  readonly apart: Apart | undefined;
   readonly pauseMs: number;
   readonly strikes: readonly PlannedStrike[];
 }
@@ -34,7 +45,8 @@ export interface DeliveryPlan {
   readonly clients: readonly (readonly PlannedOperation[])[];
 }
 
-const STRIKES = 5;
+/** Forty seeds plan each step seven times at least. */
+const STRIKES = 6;
 const MAX_HOST_KILLS = 2;
 /** Kills cost a start of what was killed. */
 const ACTIONS: Readonly<Partial<Record<Action, number>>> = {
@@ -71,7 +83,7 @@ export function planDelivery(seed: number, mode: Mode): DeliveryPlan {
   const shares = clients.map((): PlannedStrike[] => []);
   // The first message of a host belongs to whoever is first.
   for (const strike of strikes) shares[strike.phase === "host" ? 0 : random.integer(0, count)]!.push(strike);
-  for (const [client, share] of shares.entries()) clients[client]!.push(...planClient(random, share));
+  for (const [client, share] of shares.entries()) clients[client]!.push(...planClient(random, share, seed + client));
   return {
     clients,
     schedule: {
@@ -84,18 +96,45 @@ export function planDelivery(seed: number, mode: Mode): DeliveryPlan {
   };
 }
 
-function planClient(random: Random, strikes: readonly PlannedStrike[]): readonly PlannedOperation[] {
+/** What an operation is when it is tried once more, or begun with: nothing is left to chance. */
+export function plain(operation: OperationName, strikes: readonly PlannedStrike[] = []): PlannedOperation {
+  return { operation, waits: true, times: 1, apart: undefined, pauseMs: 0, strikes };
+}
+
+/** What brings a step about that its operation did not reach. `attached`: the provider is, at the moment. */
+export function again(strike: PlannedStrike, attached: boolean): readonly PlannedOperation[] {
+  const { phase, step } = strike;
+  switch (phase) {
+    case "attach":
+      return [...(attached ? [plain("detach")] : []), plain("attach", [strike])];
+    case "detach":
+      return [...(attached ? [] : [plain("attach")]), plain("detach", [strike])];
+    case "update":
+      return [plain("flip", [strike])];
+    case "start-up":
+      return [plain("stop"), plain("start", [strike])];
+    case "host":
+      return [plain("relink", [strike])];
+    case "end":
+      return step.startsWith("mainExit") ? [plain("finish", [strike])] : [plain("stop", [strike]), plain("start")];
+  }
+}
+
+function planClient(random: Random, strikes: readonly PlannedStrike[], turn: number): readonly PlannedOperation[] {
   const plan: PlannedOperation[] = [];
   let attached = false;
   let running = true;
   const add = (operation: OperationName, own: readonly PlannedStrike[] = []): void => {
     // What is struck changes on meanwhile, most often: a message that is late meets what is newer.
     const struck = own.some(({ phase }) => phase === "update");
+    const waits = random.chance(struck ? 0.25 : 0.5);
     const times = operation === "flip" ? random.integer(struck ? 2 : 1, 4) : 1;
+    const swap = random.chance(0.5);
     plan.push({
       operation,
-      waits: random.chance(struck ? 0.25 : 0.5),
+      waits,
       times,
+      apart: operation === "flip" && !waits && times > 1 ? apart(random, swap) : undefined,
       pauseMs: random.integer(0, 120),
       strikes: own,
     });
@@ -104,11 +143,17 @@ function planClient(random: Random, strikes: readonly PlannedStrike[]): readonly
     if (!running) add("start");
     running = true;
   };
+  const begin = (swap: boolean): void =>
+    void plan.push({ ...plain("flip"), waits: false, times: 2, apart: apart(random, swap) });
   const left = [...strikes];
-  const early = left.filter(({ phase }) => phase === "host" || phase === "start-up").slice(0, 2);
+  // A host says its first message once.
+  const hosts = left.filter(({ phase }) => phase === "host");
+  const early = [...hosts, ...left.filter(({ phase }) => phase === "start-up")].slice(0, Math.max(2, hosts.length));
   for (const strike of early) left.splice(left.indexOf(strike), 1);
   add("create", early);
-  add("flip");
+  // Halves apart in both orders, in every run, before anything else happens.
+  begin(turn % 2 === 0);
+  begin(turn % 2 === 1);
   // The main process's own end is the last thing that can happen to it.
   const last = left.filter(({ step }) => step.startsWith("mainExit"));
   while (left.length > 0) {
@@ -140,4 +185,9 @@ function planClient(random: Random, strikes: readonly PlannedStrike[]): readonly
   if (random.chance(0.5)) add("flip");
   if (last.length > 0) add("finish", last);
   return plan;
+}
+
+function apart(random: Random, swap: boolean): Apart {
+  const holdMs = random.chance(0.3) ? random.integer(3, 15) : random.integer(30, 150);
+  return { swap, holdMs, first: random.chance(0.5) ? "policy" : "credential" };
 }

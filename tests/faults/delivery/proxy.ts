@@ -1,7 +1,6 @@
 import { createServer, type Http2Server, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
 import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
-import { create } from "@bufbuild/protobuf";
 import {
   type Client,
   createClient,
@@ -9,14 +8,19 @@ import {
   createContextValues,
   type HandlerContext,
 } from "@connectrpc/connect";
-import { FilesystemPolicySchema } from "@openshell/api";
 import { SupervisorGateway } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { createLaneTransport, grpcLane, type LaneTransport } from "@openshell/rpc";
-import { REFUSED_HOST } from "./origin.ts";
+import { spoil } from "./spoil.ts";
+import { Stall } from "./stall.ts";
 import { hostStep, supervisorStep } from "./steps.ts";
 
 /** SessionAccepted, as the host reads it. Bytes. */
 const MESSAGE_BYTES = 8 * 1024 * 1024;
+/** The other half of a pair follows within this, or does not follow. Milliseconds. */
+const COUNTERPART_MS = 300;
+/** So long something is seen to happen at most, after a message that puts something in force, and after its answer. Milliseconds. */
+const EFFECT_MS = 200;
+const ANSWERED_MS = 15;
 /** The last messages of a gateway that ends reach the host before its connection ends. Milliseconds. */
 const LAST_MS = 30;
 
@@ -36,10 +40,21 @@ export interface ProxyStrike {
   struck: boolean;
 }
 
+/** How the halves of one pair pass: one at once, the other later. */
+export interface Split {
+  readonly sandbox: string;
+  /** The second one first. */
+  readonly swap: boolean;
+  /** Between the two. Milliseconds. */
+  readonly holdMs: number;
+}
+
 export interface ProxyHooks {
   /** Something was done, or its end has come: limits of time count from here. */
   readonly disturb: () => void;
   readonly note: (text: string) => void;
+  /** What passes may become visible in that sandbox within so many milliseconds, whatever was said before. */
+  readonly effect: (sandbox: string, withinMs: number) => void;
   /** `host`: process id of the host whose message it is. */
   readonly kill: (part: "gateway" | "host", host: number) => void;
 }
@@ -64,10 +79,15 @@ export class HostProxy implements AsyncDisposable {
   readonly #server: Http2Server;
   readonly #connections = new Map<ServerHttp2Session, Connection>();
   readonly #armed = new Set<ProxyStrike>();
+  /** By sandbox. */
+  readonly #stalls = new Map<string, Stall>();
+  readonly #splits = new Map<string, Split>();
   /** Names of sandboxes by id, as the gateway gave them to hosts. */
   readonly #names = new Map<string, string>();
   /** Messages by step. */
   readonly passed = new Map<string, number>();
+  /** Pairs whose halves passed apart: in order, and the other way round. */
+  readonly apart = { held: 0, swapped: 0 };
   #closed = false;
 
   constructor(target: string, hooks: ProxyHooks) {
@@ -120,8 +140,26 @@ export class HostProxy implements AsyncDisposable {
     this.#armed.delete(strike);
   }
 
+  /** Keeps the answers to updates of a sandbox until it is released: what changes meanwhile comes as one pair. */
+  stall(sandbox: string): Stall {
+    const stall = new Stall(() => this.#stalls.delete(sandbox));
+    this.#stalls.set(sandbox, stall);
+    return stall;
+  }
+
+  /** Sends the halves of the sandbox's next pair one after the other. */
+  split(split: Split): void {
+    this.#splits.set(split.sandbox, split);
+  }
+
+  /** Every host has to come back. */
+  cutAll(): void {
+    for (const connection of this.#connections.values()) this.#cut(connection, "all of them");
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
+    for (const stall of this.#stalls.values()) stall.release();
     for (const session of this.#connections.keys()) session.destroy();
     if (this.#server.listening) await new Promise<void>((resolve) => this.#server.close(() => resolve()));
   }
@@ -172,14 +210,48 @@ export class HostProxy implements AsyncDisposable {
       pending = undefined;
       return next;
     };
+    const isUpdate = (step: string): boolean => step.startsWith("update(");
+    let held: Split | undefined;
     try {
       for (;;) {
         const { done, value: message } = await take();
         if (done) return;
         const step = stepOf(message);
+        const sandbox = whose?.sandbox ?? "";
         this.passed.set(step, (this.passed.get(step) ?? 0) + 1);
+        if (step.startsWith("updateResult(")) await this.#stalls.get(sandbox)?.wait();
+        if (isUpdate(step) && held !== undefined) {
+          this.apart.held++;
+          this.#hooks.note(`  ${step} of ${sandbox} ${held.holdMs} ms after its counterpart`);
+          await sleep(held.holdMs);
+          held = undefined;
+        }
         const strike = this.#strike(step, message, whose);
+        this.#effect(step, sandbox);
         if (strike === undefined) {
+          const split = isUpdate(step) ? this.#splits.get(sandbox) : undefined;
+          this.#splits.delete(split?.sandbox ?? "");
+          if (split === undefined) {
+            yield message;
+            continue;
+          }
+          if (!split.swap) yield message;
+          pending = source.next();
+          pending.catch(() => {});
+          const other = await Promise.race([pending, sleep(COUNTERPART_MS, undefined)]);
+          const paired = other !== undefined && !other.done && isUpdate(stepOf(other.value));
+          if (!split.swap) {
+            held = paired && stepOf(other.value) !== step ? split : undefined;
+            continue;
+          }
+          if (paired && stepOf(other.value) !== step) {
+            pending = undefined;
+            this.apart.swapped++;
+            this.#hooks.note(`  ${step} of ${sandbox} ${split.holdMs} ms after its counterpart`);
+            yield other.value;
+            await sleep(split.holdMs);
+            this.#effect(step, sandbox);
+          }
           yield message;
           continue;
         }
@@ -212,7 +284,7 @@ export class HostProxy implements AsyncDisposable {
             break;
           }
           case "spoil":
-            spoil(message);
+            if (message.message.case === "update") spoil(message.message.value);
             yield message;
             break;
           case "cut":
@@ -234,6 +306,11 @@ export class HostProxy implements AsyncDisposable {
     } finally {
       await source.return?.();
     }
+  }
+
+  #effect(step: string, sandbox: string): void {
+    if (step.startsWith("update(") || step === "accepted") this.#hooks.effect(sandbox, EFFECT_MS);
+    else if (step.startsWith("updateResult(") || step === "bootstrapResult") this.#hooks.effect(sandbox, ANSWERED_MS);
   }
 
   #cut({ session }: Connection, why: string): void {
@@ -268,22 +345,6 @@ async function* identified<T extends Message>(messages: AsyncIterable<T>, connec
     const { message: content } = message;
     if (content.case === "hello" && "pid" in content.value) connection.pid = content.value.pid;
     yield message;
-  }
-}
-
-/** Makes a component one that its receiver must refuse, and that would open what nobody may reach. */
-function spoil({ message }: Message): void {
-  if (message.case !== "update") return;
-  const { component } = message.value;
-  if (component.case === "providerEnvironment") for (const one of component.value.values) one.name = "not a name";
-  if (component.case !== "sandboxConfig") return;
-  const policy = component.value.policy!;
-  policy.filesystem = create(FilesystemPolicySchema, { readWrite: ["/"] });
-  for (const { endpoints } of Object.values(policy.networkPolicies)) {
-    for (const endpoint of endpoints) {
-      endpoint.host = REFUSED_HOST;
-      for (const { allow } of endpoint.rules) if (allow !== undefined) allow.path = "/**";
-    }
   }
 }
 

@@ -13,17 +13,26 @@ import type { Outcome } from "../run.ts";
 import { EXTRA_PROVIDER, ownProvider } from "../schedule.ts";
 import { secretOf } from "../sites.ts";
 import { type Api, describe, EXTRA_KEY, keyOf, kill, SCOPE, World } from "../world.ts";
-import { type Change, HOSTS, type Origin, PATHS, REFUSED_HOST, violations } from "./origin.ts";
-import { type OperationName, type PlannedOperation, planDelivery } from "./plan.ts";
+import { HOST, type Origin, PACE, pathOf, REFUSED } from "./origin.ts";
+import { again, type OperationName, type PlannedOperation, type PlannedStrike, planDelivery } from "./plan.ts";
+import { probe } from "./probe.ts";
 import { HostProxy, type ProxyStrike } from "./proxy.ts";
+import type { Tally } from "./tally.ts";
+import { type Change, violations } from "./violations.ts";
 
 /** One run of delivery: changes one after the other, strikes at messages between gateway and host, and a look at everything. */
 
 /** Everything is in force so long after the last disturbance, at a reconcile a second. Milliseconds. */
 const CONVERGED_MS = 6_000;
 const CONFIG = "[openshell.gateway]\nconfig_consistency_check_interval_seconds = 1\n";
-/** A message that an operation brings about comes within this, or does not come. Milliseconds. */
-const MESSAGE_MS = 400;
+/** A message that an operation brings about comes within this of its end and of the last disturbance, or does not. Milliseconds. */
+const MESSAGE_MS = 600;
+/** The first of several changes has reached the supervisor within this, or does not before the others. Milliseconds. */
+const FIRST_MS = 400;
+/** How often a step that was not reached is brought about once more. */
+const AGAIN = 3;
+/** After a change is known to be in force, nothing older may pass: that long it is looked at closely. Milliseconds. */
+const KNOWN_MS = 20;
 const POLL_MS = 20;
 const EXIT = 7;
 const NO_WAIT = { headers: { "openshell-config-wait": "0" } };
@@ -33,6 +42,7 @@ export interface DeliveryOptions {
   readonly net: TestInternet;
   readonly origin: Origin;
   readonly counts: Counts;
+  readonly tally: Tally;
   readonly cli: readonly string[];
   readonly programs: string;
 }
@@ -45,7 +55,7 @@ export async function runDeliverySeed(options: DeliveryOptions): Promise<Outcome
   try {
     const hostSocket = (home: string): string => join(home, "proxy.sock");
     world = await World.start({ ...options, schedule, config: CONFIG, hostSocket });
-    proxy = new HostProxy(join(world.runtime, "host.sock"), hooksOf(world));
+    proxy = new HostProxy(join(world.runtime, "host.sock"), hooksOf(world, options.origin));
     await proxy.listen(hostSocket(world.user.home.folder));
     await drive(world, proxy, clients, options);
   } catch (error) {
@@ -77,10 +87,11 @@ export async function runDeliverySeed(options: DeliveryOptions): Promise<Outcome
   return { ok: problem === undefined, report };
 }
 
-function hooksOf(world: World): ConstructorParameters<typeof HostProxy>[1] {
+function hooksOf(world: World, origin: Origin): ConstructorParameters<typeof HostProxy>[1] {
   return {
     disturb: () => world.disturb(),
     note: (text) => world.note(text),
+    effect: (sandbox, withinMs) => origin.hurry(world.salt, sandbox, withinMs),
     kill: (part, host) => {
       const pid = part === "gateway" ? (world.gatewayPid() ?? 0) : host;
       if (pid > 0) kill(pid);
@@ -101,7 +112,14 @@ interface Box {
   finished: boolean;
 }
 
-type Acting = Box & { readonly world: World; readonly waits: boolean; readonly times: number };
+type Acting = Box &
+  Pick<PlannedOperation, "waits" | "times" | "apart"> & {
+    readonly world: World;
+    readonly origin: Origin;
+    readonly proxy: HostProxy;
+    /** Strikes are armed by the time that this was called; by the end of the operation in any case. */
+    readonly arm: () => void;
+  };
 
 const RUN: Readonly<Record<OperationName, (acting: Acting, box: Box) => Promise<void>>> = {
   create,
@@ -111,6 +129,7 @@ const RUN: Readonly<Record<OperationName, (acting: Acting, box: Box) => Promise<
   refuse,
   stop,
   start,
+  relink: async ({ proxy }) => proxy.cutAll(),
   finish,
 };
 
@@ -118,7 +137,7 @@ async function drive(
   world: World,
   proxy: HostProxy,
   clients: readonly (readonly PlannedOperation[])[],
-  { counts, origin }: DeliveryOptions,
+  { counts, tally, origin }: DeliveryOptions,
 ): Promise<void> {
   const fresh = descriptors(world);
   const boxes = clients.map((_, client): Box => {
@@ -139,23 +158,20 @@ async function drive(
   const outcomes = await Promise.allSettled(
     clients.map(async (plan, client) => {
       const box = boxes[client]!;
-      for (const { operation, strikes, pauseMs, waits, times } of plan) {
-        const armed = strikes.map(({ phase, ...strike }): { readonly phase: string; readonly strike: ProxyStrike } => ({
-          phase,
-          strike: { ...strike, sandbox: box.name, struck: false },
-        }));
-        for (const { strike } of armed) proxy.arm(strike);
-        world.note(`${operation} ${box.name}${times > 1 ? ` ${times} times` : ""}${waits ? "" : ", not waited for"}`);
-        await RUN[operation](Object.assign(Object.create(box) as Box, { world, waits, times }), box);
-        world.note(`${operation} ${box.name} done`);
-        const end = performance.now() + MESSAGE_MS;
-        while (armed.some(({ strike }) => !strike.struck) && performance.now() < end) await sleep(POLL_MS);
-        for (const { phase, strike } of armed) {
-          if (strike.struck) counts.add(strike.action, `${phase}:${strike.step}`);
-          else proxy.disarm(strike);
+      const missed: PlannedStrike[] = [];
+      const perform = async (planned: PlannedOperation): Promise<void> => {
+        missed.push(...(await operate({ world, proxy, origin, counts }, box, planned)));
+      };
+      const last = plan.filter(({ operation }) => operation === "finish");
+      for (const planned of plan) if (!last.includes(planned)) await perform(planned);
+      for (let left = AGAIN; left > 0 && missed.length > 0; left--) {
+        for (const strike of missed.splice(0)) {
+          world.note(`${strike.step} was not reached: again`);
+          await settled(world, box);
+          for (const planned of again(strike, box.model.extra)) await perform(planned);
         }
-        await sleep(pauseMs);
       }
+      for (const planned of last) await perform(planned);
     }),
   );
   // What is said last: nothing is done to it any more.
@@ -167,55 +183,74 @@ async function drive(
     world.disturb();
   }
   if (!(await world.serving())) await world.revive();
-  await Promise.all(boxes.map((box) => expectInForce(world, box, origin)));
-  world.note("converged");
+  const startedAt = performance.now();
+  await Promise.all(boxes.map((box) => expectInForce(world, box, origin, startedAt)));
+  const tookMs = world.since(startedAt);
+  tally.converged(tookMs);
+  tally.add(proxy.apart);
+  world.note(`converged within ${tookMs.toFixed(0)} ms`);
   for (const box of boxes) {
     const wrong = violations(box.changes, origin.of(world.salt, box.name));
     if (wrong.length > 0)
       throw new Error(`${box.name}: ${wrong.length} wrong requests:\n  ${wrong.slice(0, 5).join("\n  ")}`);
+    tally.right += origin.of(world.salt, box.name).length;
     world.note(`${box.name}: ${origin.of(world.salt, box.name).length} requests were right`);
   }
   await expectNothingLeft(world, boxes[0]!.api, { gateway: fresh.gateway, host: fresh.gateway });
 }
 
-/** Both hosts are bound in all versions: a process keeps the names of its credentials only while what they are for is the same. */
-function policyOf(client: number, version: number, also: readonly string[] = []): string {
-  const endpoint = (host: string, path: string): string => `
-      - host: ${host}
-        port: 443
-        protocol: rest
-        enforcement: enforce
-        rules: [{ allow: { method: GET, path: ${path} } }]
-        credential_binding: { provider: ${ownProvider(client)} }`;
-  const endpoints = HOSTS.map((host, at) =>
-    endpoint(host, at === version % HOSTS.length ? `/v${version % PATHS}` : "/never"),
+/** One operation with its strikes. Returns those whose messages did not come. */
+async function operate(
+  { world, proxy, origin, counts }: { world: World; proxy: HostProxy; origin: Origin; counts: Counts },
+  box: Box,
+  { operation, strikes, pauseMs, waits, times, apart }: PlannedOperation,
+): Promise<readonly PlannedStrike[]> {
+  const planned = strikes.map((plan): { readonly plan: PlannedStrike; readonly strike: ProxyStrike } => ({
+    plan,
+    strike: { ...plan, sandbox: box.name, struck: false },
+  }));
+  const arm = (): void => {
+    for (const { strike } of planned) if (!strike.struck) proxy.arm(strike);
+  };
+  if (apart === undefined) arm();
+  const how = apart === undefined ? "" : `, as one pair, ${apart.swap ? "swapped" : "in order"}, ${apart.first} first`;
+  world.note(`${operation} ${box.name}${times > 1 ? ` ${times} times` : ""}${waits ? "" : ", not waited for"}${how}`);
+  await RUN[operation](
+    Object.assign(Object.create(box) as Box, { world, proxy, origin, waits, times, apart, arm }),
+    box,
   );
+  world.note(`${operation} ${box.name} done`);
+  const endedAt = performance.now();
+  while (planned.some(({ strike }) => !strike.struck) && !world.late(endedAt, MESSAGE_MS)) await sleep(POLL_MS);
+  for (const { plan, strike } of planned) {
+    if (strike.struck) counts.add(strike.action, `${plan.phase}:${strike.step}`);
+    else proxy.disarm(strike);
+  }
+  await sleep(pauseMs);
+  return planned.flatMap(({ plan, strike }) => (strike.struck ? [] : [plan]));
+}
+
+/** The host is bound in all versions: a process keeps the names of its credentials only while what they are for is the same. */
+function policyOf(client: number, version: number, also: readonly string[] = []): string {
+  const rules = [PACE, pathOf(version), ...also].map((path) => `{ allow: { method: GET, path: ${path} } }`);
   return `version: 1
 network_policies:
   flip:
-    endpoints:${[...endpoints, ...also.map((host) => endpoint(host, "/**"))].join("")}
+    endpoints:
+      - host: ${HOST}
+        port: 443
+        protocol: rest
+        enforcement: enforce
+        rules: [${rules.join(", ")}]
+        credential_binding: { provider: ${ownProvider(client)} }
     binaries: [{ path: "/**" }]
 `;
-}
-
-/** Rounds on the same connections, before a process of the probe ends. */
-const ROUNDS = 6;
-
-/** Asks for everything that any policy may allow, in turn, until it is told to end. */
-function probe(salt: string, name: string): string {
-  const urls = Array.from({ length: PATHS }, (_, at) => `https://${HOSTS[at % HOSTS.length]}/v${at}`);
-  return `while [ ! -e "$HOME/end" ]; do
-curl -s -m 5 -H "Salt: ${salt}" -H "Box: ${name}" -H "Started: $(date +%s%3N)" -H "Authorization: Bearer $OWN_KEY" \\
-  ${Array<string>(ROUNDS).fill(urls.join(" ")).join(" ")} https://${REFUSED_HOST}/v0 >/dev/null 2>&1
-sleep 0.05
-done
-exit ${EXIT}`;
 }
 
 async function create({ world, api, client, name }: Acting, { model }: Box): Promise<void> {
   world.model.sandboxes.set(name, model);
   const spec = {
-    command: ["/bin/sh", "-c", probe(world.salt, name)],
+    command: ["/usr/bin/python3", "-c", probe({ host: HOST, salt: world.salt, name, key: "OWN_KEY", exit: EXIT })],
     providers: [ownProvider(client)],
     policy: policyMessage(policyOf(client, 0)),
   };
@@ -226,38 +261,70 @@ async function create({ world, api, client, name }: Acting, { model }: Box): Pro
   await ready(world, api, name);
 }
 
-async function flip({ world, api, client, name, waits, times }: Acting, box: Box): Promise<void> {
-  for (let left = times; left > 0; left--) {
-    box.version++;
-    const policy = policyMessage(policyOf(client, box.version));
-    const changed: Change = { kind: "policy", value: box.version, sentAt: Date.now() };
-    box.changes.push(changed);
-    const version = await world.attempt(`policy ${box.version} of ${name}`, async (requestId, signal) => {
-      const request = { workspaceScope: SCOPE, sandbox: name, policy, requestId };
-      return (await api.updateConfig(request, { ...signal, ...NO_WAIT })).version;
-    });
-    box.model.revisions = version;
-    if (waits) {
-      await policyInForce(world, box);
-      changed.acknowledgedAt = Date.now();
+async function flip({ world, proxy, name, times, apart, arm, ...acting }: Acting, box: Box): Promise<void> {
+  const waits = acting.waits;
+  const origin = acting.origin;
+  if (apart === undefined) {
+    for (let left = times; left > 0; left--) {
+      await changePolicy(world, origin, box, waits);
+      await changeCredential(world, origin, box, waits);
     }
-    box.serial++;
-    const provider = ownProvider(client);
-    const rotated: Change = { kind: "credential", value: box.serial, sentAt: Date.now() };
-    box.changes.push(rotated);
-    await world.attempt(`provider ${provider} ${box.serial}`, async (requestId, signal) => {
-      const change = {
-        metadata: { name: provider },
-        credentials: { [keyOf(provider)]: secretOf(world.salt, provider, box.serial) },
-        config: { serial: String(box.serial) },
-      };
-      await api.updateProvider({ workspaceScope: SCOPE, provider: change, requestId }, signal);
-    });
-    world.model.serials.set(provider, box.serial);
-    if (!waits) continue;
-    await providerBecomes(world, box, provider, "READY");
-    rotated.acknowledgedAt = Date.now();
+    return;
   }
+  const order = apart.first === "policy" ? [changePolicy, changeCredential] : [changeCredential, changePolicy];
+  const changes = Array.from({ length: times }, () => order).flat();
+  const stall = proxy.stall(name);
+  try {
+    for (const [at, change] of changes.entries()) {
+      await change(world, origin, box, false);
+      if (at === 0) await stall.reached(FIRST_MS);
+    }
+    proxy.split({ sandbox: name, ...apart });
+    arm();
+  } finally {
+    stall.release();
+  }
+}
+
+async function changePolicy(world: World, origin: Origin, box: Box, waits: boolean): Promise<void> {
+  const { api, client, name } = box;
+  const version = ++box.version;
+  const policy = policyMessage(policyOf(client, version));
+  const change: Change = { kind: "policy", value: version, sentAt: Date.now() };
+  box.changes.push(change);
+  origin.expect(world.salt, name, version);
+  box.model.revisions = await world.attempt(`policy ${version} of ${name}`, async (requestId, signal) => {
+    const request = { workspaceScope: SCOPE, sandbox: name, policy, requestId };
+    return (await api.updateConfig(request, { ...signal, ...NO_WAIT })).version;
+  });
+  if (!waits) return;
+  await policyInForce(world, box);
+  known(world, origin, box, change);
+}
+
+async function changeCredential(world: World, origin: Origin, box: Box, waits: boolean): Promise<void> {
+  const { api, client } = box;
+  const serial = ++box.serial;
+  const provider = ownProvider(client);
+  const change: Change = { kind: "credential", value: serial, sentAt: Date.now() };
+  box.changes.push(change);
+  await world.attempt(`provider ${provider} ${serial}`, async (requestId, signal) => {
+    const message = {
+      metadata: { name: provider },
+      credentials: { [keyOf(provider)]: secretOf(world.salt, provider, serial) },
+      config: { serial: String(serial) },
+    };
+    await api.updateProvider({ workspaceScope: SCOPE, provider: message, requestId }, signal);
+  });
+  world.model.serials.set(provider, serial);
+  if (!waits) return;
+  await providerBecomes(world, box, provider, "READY");
+  known(world, origin, box, change);
+}
+
+function known(world: World, origin: Origin, { name }: Box, change: Change): void {
+  change.acknowledgedAt = Date.now();
+  origin.hurry(world.salt, name, KNOWN_MS);
 }
 
 async function attachment({ world, api, name, waits }: Acting, attached: boolean): Promise<void> {
@@ -269,12 +336,14 @@ async function attachment({ world, api, name, waits }: Acting, attached: boolean
   });
   box.extra = attached;
   if (!waits) return;
-  await providerBecomes(world, { api, name }, EXTRA_PROVIDER, attached ? "READY" : "REVOKED", receipt!.receiptId);
+  await providerBecomes(world, { api, name }, EXTRA_PROVIDER, attached ? "READY" : "REVOKED", {
+    receiptId: receipt!.receiptId,
+  });
 }
 
 /** Changes that are refused: before they are stored, and by the request's own form. */
 async function refuse({ world, api, client, name, version }: Acting): Promise<void> {
-  const policy = policyMessage(policyOf(client, version, [REFUSED_HOST]));
+  const policy = policyMessage(policyOf(client, version, [REFUSED]));
   // What a command line would not send.
   policy.filesystem = create_(FilesystemPolicySchema, { readWrite: ["/"] });
   try {
@@ -325,8 +394,11 @@ async function ready(world: World, api: Api, name: string): Promise<void> {
   if (found?.status?.phase !== SandboxPhase.READY) throw new Error(`${name} is ${describe(found)}`);
 }
 
-async function policyInForce(world: World, { api, name, model }: Box): Promise<void> {
-  const startedAt = performance.now();
+async function policyInForce(
+  world: World,
+  { api, name, model }: Box,
+  startedAt: number = performance.now(),
+): Promise<void> {
   for (;;) {
     const { revision, activeVersion } = await world.attempt(`policy of ${name}`, (_id, signal) =>
       api.getSandboxPolicyStatus({ workspaceScope: SCOPE, sandbox: name }, signal),
@@ -347,9 +419,8 @@ async function providerBecomes(
   { api, name }: Pick<Box, "api" | "name">,
   provider: string,
   wanted: keyof typeof ProviderReadinessState,
-  receiptId = "",
+  { receiptId = "", startedAt = performance.now() }: { readonly receiptId?: string; readonly startedAt?: number } = {},
 ): Promise<void> {
-  const startedAt = performance.now();
   for (;;) {
     const { status } = await world.attempt(`${provider} of ${name}`, (_id, signal) =>
       api.getSandboxProviderStatus({ workspaceScope: SCOPE, sandbox: name, provider, receiptId }, signal),
@@ -364,8 +435,12 @@ async function providerBecomes(
 }
 
 /** Runs a command, as often as it takes while the sandbox waits for a host. */
-async function execute(world: World, { api, name }: Box, script: string): Promise<string> {
-  const startedAt = performance.now();
+async function execute(
+  world: World,
+  { api, name }: Box,
+  script: string,
+  startedAt: number = performance.now(),
+): Promise<string> {
   for (;;) {
     let problem: unknown;
     try {
@@ -386,33 +461,40 @@ async function execute(world: World, { api, name }: Box, script: string): Promis
   }
 }
 
-/** What was said last decides, everywhere. */
-async function expectInForce(world: World, box: Box, origin: Origin): Promise<void> {
-  const { api, name, client, model, version, serial } = box;
+/** It is READY under what was said last. */
+async function settled(world: World, box: Box, startedAt: number = performance.now()): Promise<void> {
+  const { api, name, client, model } = box;
+  await world.until(api, name, "READY", (now) => now?.status?.phase === SandboxPhase.READY, CONVERGED_MS);
+  await policyInForce(world, box, startedAt);
+  await providerBecomes(world, box, ownProvider(client), "READY", { startedAt });
+  if (model.extra) await providerBecomes(world, box, EXTRA_PROVIDER, "READY", { startedAt });
+}
+
+/** What was said last decides, everywhere: all of it within one limit, from `startedAt` or the last disturbance on. */
+async function expectInForce(world: World, box: Box, origin: Origin, startedAt: number): Promise<void> {
+  const { api, name, model, version, serial } = box;
   if (box.finished) {
     const now = await world.look(api, name);
     if (now?.status?.exitCode !== EXIT) throw new Error(`${name} is ${describe(now)}, its exit was ${EXIT}`);
     return;
   }
-  await world.until(api, name, "READY", (now) => now?.status?.phase === SandboxPhase.READY, CONVERGED_MS);
-  await policyInForce(world, box);
-  await providerBecomes(world, box, ownProvider(client), "READY");
-  if (model.extra) await providerBecomes(world, box, EXTRA_PROVIDER, "READY");
-  const startedAt = performance.now();
+  await settled(world, box, startedAt);
   const from = Date.now();
+  const passed = (arrival: ReturnType<Origin["of"]>[number]): boolean => arrival.version !== undefined;
   for (;;) {
-    const arrivals = origin.of(world.salt, name).filter((arrival) => arrival.startedAt > from);
-    const wrong = arrivals.find((arrival) => arrival.path !== version % PATHS || arrival.serial !== serial);
+    const arrivals = origin.of(world.salt, name).filter((arrival) => arrival.startedAt > from && passed(arrival));
+    const wrong = arrivals.find((arrival) => arrival.version !== version || arrival.serial !== serial);
     if (wrong !== undefined)
       throw new Error(
         `${name}: ${JSON.stringify(wrong)} though policy ${version} and credential ${serial} are in force`,
       );
     if (arrivals.length > 0) break;
-    const last = origin.of(world.salt, name).at(-1);
+    const last = origin.of(world.salt, name).findLast(passed);
     if (world.late(startedAt, CONVERGED_MS))
       throw new Error(`${name}: no request passes, the last was ${JSON.stringify(last)}`);
     await sleep(POLL_MS);
   }
-  const seen = await execute(world, box, `echo "\${${EXTRA_KEY}:+set}"`);
+  const seen = await execute(world, box, `echo "\${${EXTRA_KEY}:+set}"`, startedAt);
   if ((seen.trim() === "set") !== model.extra) throw new Error(`${name} sees ${EXTRA_KEY}: ${JSON.stringify(seen)}`);
+  if (world.late(startedAt, CONVERGED_MS)) throw new Error(`${name} took ${world.since(startedAt).toFixed(0)} ms`);
 }
