@@ -126,3 +126,16 @@ function next(watched: Watched): string {
   const also = watched.rounds++ % EVERY === 0 ? [REFUSED, pathOf(seen - 1)] : [];
   return [...versions.map(pathOf), ...also].join(" ");
 }
+
+/** In a report: what was seen, and how often in a row. */
+export function sightings(arrivals: readonly Arrival[]): string {
+  const shown: { readonly what: string; readonly from: Arrival; to: Arrival; count: number }[] = [];
+  for (const arrival of arrivals) {
+    if (arrival.version === undefined) continue;
+    const what = `policy ${arrival.version} with credential ${arrival.serial ?? "of nobody"}`;
+    const last = shown.at(-1);
+    if (last?.what === what) Object.assign(last, { to: arrival, count: last.count + 1 });
+    else shown.push({ what, from: arrival, to: arrival, count: 1 });
+  }
+  return shown.map(({ what, from, to, count }) => `${what} ×${count} (${from.arrivedAt}–${to.arrivedAt})`).join(", ");
+}

@@ -60,6 +60,8 @@ const ACTIONS: Readonly<Partial<Record<Action, number>>> = {
 };
 /** Of messages that can be refused and sent again. */
 const SPOILABLE: Readonly<Partial<Record<Action, number>>> = { ...ACTIONS, spoil: 5 };
+/** Two runs of three begin with such a one, which nothing else hides. */
+const SPOILT = ["update(config)", "update(environment)", undefined] as const;
 /** Every numbered step. */
 export const POINTS = PHASES.flatMap((phase) => STEPS[phase].map((step) => ({ phase, step: step as string })));
 
@@ -154,7 +156,12 @@ function planClient(random: Random, strikes: readonly PlannedStrike[], turn: num
   // Halves apart in both orders, in every run, before anything else happens.
   begin(turn % 2 === 0);
   begin(turn % 2 === 1);
-  // The main process's own end is the last thing that can happen to it.
+  const spoilt = SPOILT[turn % SPOILT.length];
+  if (spoilt !== undefined) {
+    const strike = { phase: "update", step: spoilt, action: "spoil", after: false, holdMs: 0 } as const;
+    plan.push(plain("flip", [strike]));
+  }
+  // The main process's own end comes last: once a strike, since an end that is told anew is told by another message.
   const last = left.filter(({ step }) => step.startsWith("mainExit"));
   while (left.length > 0) {
     const strike = left.splice(random.integer(0, left.length), 1)[0]!;
@@ -183,11 +190,14 @@ function planClient(random: Random, strikes: readonly PlannedStrike[], turn: num
   }
   run();
   if (random.chance(0.5)) add("flip");
-  if (last.length > 0) add("finish", last);
+  for (const [at, strike] of last.entries()) {
+    if (at > 0) add("start");
+    add("finish", [strike]);
+  }
   return plan;
 }
 
 function apart(random: Random, swap: boolean): Apart {
-  const holdMs = random.chance(0.3) ? random.integer(3, 15) : random.integer(30, 150);
+  const holdMs = random.chance(0.3) ? random.integer(3, 15) : random.integer(60, 200);
   return { swap, holdMs, first: random.chance(0.5) ? "policy" : "credential" };
 }

@@ -13,8 +13,8 @@ import type { Outcome } from "../run.ts";
 import { EXTRA_PROVIDER, ownProvider } from "../schedule.ts";
 import { secretOf } from "../sites.ts";
 import { type Api, describe, EXTRA_KEY, keyOf, kill, SCOPE, World } from "../world.ts";
-import { HOST, type Origin, PACE, pathOf, REFUSED } from "./origin.ts";
-import { again, type OperationName, type PlannedOperation, type PlannedStrike, planDelivery } from "./plan.ts";
+import { HOST, type Origin, PACE, pathOf, REFUSED, sightings } from "./origin.ts";
+import { again, type OperationName, type PlannedOperation, type PlannedStrike, plain, planDelivery } from "./plan.ts";
 import { probe } from "./probe.ts";
 import { HostProxy, type ProxyStrike } from "./proxy.ts";
 import type { Tally } from "./tally.ts";
@@ -76,11 +76,15 @@ export async function runDeliverySeed(options: DeliveryOptions): Promise<Outcome
     });
     return `b${client}: ${parts.join(", ")}`;
   });
+  const seen = clients.map(
+    (_, client) => `b${client} saw ${sightings(options.origin.of(world?.salt ?? "", `b${client}`))}`,
+  );
   const report = [
     `delivery seed ${options.seed} as ${mode}: ${what}`,
     `  again: npm run test:faults -- --kind delivery --mode ${mode} --from ${options.seed} --seeds 1`,
     ...plan.map((line) => `  plan (${schedule.placement}) ${line}`),
     ...(world?.trace ?? []).map((line) => `  ${line}`),
+    ...seen.map((line) => `  ${line}`),
     `  messages: ${[...(proxy?.passed ?? [])].map(([step, count]) => `${step} ${count}`).join(", ")}`,
     ...words.map((line) => `  ${line}`),
   ].join("\n");
@@ -109,6 +113,8 @@ interface Box {
   /** Of the policy, from 0 on. */
   version: number;
   serial: number;
+  /** Last. Wall clock, milliseconds. */
+  startedAt: number;
   finished: boolean;
 }
 
@@ -153,7 +159,17 @@ async function drive(
       broken: undefined,
       executions: new Map(),
     };
-    return { name, client, api: world.client(), model, changes: [], version: 0, serial: 0, finished: false };
+    return {
+      name,
+      client,
+      api: world.client(),
+      model,
+      changes: [],
+      version: 0,
+      serial: 0,
+      startedAt: 0,
+      finished: false,
+    };
   });
   const outcomes = await Promise.allSettled(
     clients.map(async (plan, client) => {
@@ -162,16 +178,15 @@ async function drive(
       const perform = async (planned: PlannedOperation): Promise<void> => {
         missed.push(...(await operate({ world, proxy, origin, counts }, box, planned)));
       };
-      const last = plan.filter(({ operation }) => operation === "finish");
-      for (const planned of plan) if (!last.includes(planned)) await perform(planned);
+      for (const planned of plan) await perform(planned);
       for (let left = AGAIN; left > 0 && missed.length > 0; left--) {
         for (const strike of missed.splice(0)) {
           world.note(`${strike.step} was not reached: again`);
+          if (box.finished) await perform(plain("start"));
           await settled(world, box);
           for (const planned of again(strike, box.model.extra)) await perform(planned);
         }
       }
-      for (const planned of last) await perform(planned);
     }),
   );
   // What is said last: nothing is done to it any more.
@@ -367,8 +382,10 @@ async function stop({ world, api, name }: Acting, { model }: Box): Promise<void>
   await world.until(api, name, "STOPPED", (now) => now?.status?.phase === SandboxPhase.STOPPED);
 }
 
-async function start({ world, api, name }: Acting, { model }: Box): Promise<void> {
-  model.wish = "running";
+async function start({ world, api, name }: Acting, box: Box): Promise<void> {
+  box.model.wish = "running";
+  box.startedAt = Date.now();
+  box.finished = false;
   await world.attempt(`start ${name}`, async (requestId, signal) => {
     await api.startSandbox({ workspaceScope: SCOPE, name, requestId }, signal);
   });
@@ -376,7 +393,11 @@ async function start({ world, api, name }: Acting, { model }: Box): Promise<void
 }
 
 /** Lets the main process end by itself; its exit is what it gave. */
-async function finish({ world, api, name }: Acting, box: Box): Promise<void> {
+async function finish({ world, api, name, origin }: Acting, box: Box): Promise<void> {
+  // One that has just been started does not look for its end yet.
+  const askedAt = performance.now();
+  const asks = (): boolean => (origin.of(world.salt, name).at(-1)?.startedAt ?? 0) >= box.startedAt;
+  while (!asks() && !world.late(askedAt, CONVERGED_MS)) await sleep(POLL_MS);
   try {
     await execute(world, box, 'touch "$HOME/end"');
   } catch (error) {
