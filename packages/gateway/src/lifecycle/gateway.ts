@@ -42,6 +42,12 @@ import { openHostDoor, openPlainDoor, openTcpDoor, openUserDoor, reachableAt } f
 import { localControlRoute } from "./local-control.ts";
 import { loadGatewayAddon } from "./native.ts";
 
+const DISK_FULL =
+  "the disk of the state folder is full: only what ends sandboxes is still stored, in space that is kept for it. Stop or delete the sandbox that fills it, or free space there";
+
+/** Said at the end as well: the log is on that disk, as a rule, and may have had no room for the beginning. */
+const DISK_WAS_FULL = "the disk of the state folder was full, and has room again";
+
 export interface StartOptions {
   readonly loaded: LoadedConfig;
   readonly where: PathEnvironment;
@@ -115,7 +121,13 @@ export async function startGateway(options: StartOptions): Promise<RunningGatewa
     now: systemClock.now(),
   };
   const [store, pki] = await Promise.all([
-    openStore(join(paths.state, "gateway.db")).then((made) => opened.use(made)),
+    openStore(join(paths.state, "gateway.db"), {
+      path: join(paths.state, "disk-reserve"),
+      onChange: (state) => {
+        if (state === "whole") log.warn({ folder: paths.state }, DISK_WAS_FULL);
+        else log.error({ folder: paths.state }, DISK_FULL);
+      },
+    }).then((made) => opened.use(made)),
     config.disableTls ? undefined : loadControlPlane(pkiOptions),
   ]);
   if (pki !== undefined && pki.renewed.length > 0) log.info({ renewed: pki.renewed }, "made new certificates");

@@ -18,6 +18,8 @@ export interface Statement {
   readonly parameters: readonly SqlValue[];
   readonly returning: boolean;
   readonly expect?: Expectation;
+  /** It ends a sandbox or records its end: the write may use the space that is kept for that on a full disk. */
+  readonly reserve?: true;
   /** Label for errors: the kind of thing written, such as `sandbox`. */
   readonly subject: string;
 }
@@ -56,6 +58,11 @@ export function statement(
 /** A command without a result. */
 export function command(...statements: readonly Statement[]): Command<void> {
   return { statements, result: () => undefined };
+}
+
+/** The command, which may use the space that is kept for ending sandboxes. */
+export function reserved<Result>(one: Command<Result>): Command<Result> {
+  return { ...one, statements: one.statements.map((each) => ({ ...each, reserve: true as const })) };
 }
 
 /** Several commands as one without a result. */

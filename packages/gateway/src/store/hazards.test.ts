@@ -8,10 +8,11 @@ import { DatabaseSync } from "node:sqlite";
 import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { SCHEMA_VERSION } from "./migrate.ts";
+import { Reserve } from "./reserve.ts";
 import { prepareDatabase } from "./sqlite.ts";
 import { openStore } from "./store.ts";
 import { MAX_WAITING_WRITES } from "./writer.ts";
-import { type Batch, WriterCore } from "./writer-core.ts";
+import { type Batch, type BatchOutcome, WriterCore } from "./writer-core.ts";
 
 let folder: string;
 let path: string;
@@ -248,6 +249,48 @@ describe("WriterCore", () => {
     core.run([pages(100_000)]);
     expect(core.run([[insert("later")]])[0]).toMatchObject({ ok: true });
     expect(count(core)).toBe(stored + 1);
+    core.close();
+  });
+
+  it("stores what ends a sandbox in the space that is kept for it, and nothing else", () => {
+    prepareDatabase(path);
+    const file = join(folder, "disk-reserve");
+    const reserve = new Reserve(file, 3 * 1024 * 1024);
+    let limit = 60;
+    // The page limit plays the disk: each part of the reserve is so many pages more.
+    const kept = {
+      take: () => reserve.take(),
+      give: () => {
+        if (!reserve.give()) return false;
+        limit += 20;
+        expect(core.run([pages(limit)])[0]).toMatchObject({ ok: true });
+        return true;
+      },
+    } as Reserve;
+    const core = new WriterCore(path, undefined, undefined, kept);
+    const pages = (most: number): Batch => [
+      { sql: `pragma max_page_count = ${most}`, parameters: [], returning: true, subject: "" },
+    ];
+    expect(core.replenish()).toBe(true);
+    expect(statSync(file).blocks * 512).toBeGreaterThanOrEqual(3 * 1024 * 1024);
+    core.run([pages(limit)]);
+    const ending = (id: string): Batch => [{ ...insert(id), reserve: true }];
+    let last: BatchOutcome | undefined;
+    for (let index = 0; index < 100 && last?.ok !== false; index++) [last] = core.run([[insert(`s${index}`)]]);
+    expect(last).toMatchObject({ ok: false, code: "store_full" });
+    expect([core.gaveReserve, statSync(file).size]).toEqual([false, 3 * 1024 * 1024]);
+
+    const [first, second] = core.run([[insert("more")], ending("end")]);
+    expect([first, second]).toMatchObject([{ ok: false, code: "store_full" }, { ok: true }]);
+    expect([core.gaveReserve, statSync(file).size]).toEqual([true, 2 * 1024 * 1024]);
+
+    // It has an end, and then says so.
+    let refused: BatchOutcome | undefined;
+    for (let index = 0; index < 200 && refused?.ok !== false; index++) [refused] = core.run([ending(`f${index}`)]);
+    expect(refused).toMatchObject({ ok: false, code: "store_full" });
+    expect(statSync(file).size).toBe(0);
+    expect(core.replenish()).toBe(true);
+    expect([core.gaveReserve, statSync(file).size]).toEqual([false, 3 * 1024 * 1024]);
     core.close();
   });
 });

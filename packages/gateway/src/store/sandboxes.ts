@@ -1,7 +1,7 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api/generated/openshell_pb.js";
+import { SandboxPhase, SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api/generated/openshell_pb.js";
 import type { Kysely, Selectable } from "kysely";
-import { command, type Statement, statement } from "./command.ts";
+import { type Command, command, reserved, type Statement, statement } from "./command.ts";
 import { deepFreeze } from "./frozen.ts";
 import { type ReadCache, WeightedCache } from "./read-cache.ts";
 import {
@@ -19,6 +19,15 @@ import type { SandboxRecord, SandboxRepository } from "./types.ts";
 
 /** Bytes of the rows whose decoded form is kept; decoded they take several times as much. */
 export const DECODED_SANDBOX_BYTES = 4 * 1024 * 1024;
+
+/** Phases on the way to a sandbox that does not run, and of one that does not. */
+const ENDS: ReadonlySet<SandboxPhase> = new Set([
+  SandboxPhase.STOPPING,
+  SandboxPhase.STOPPED,
+  SandboxPhase.COMPLETED,
+  SandboxPhase.ERROR,
+  SandboxPhase.DELETING,
+]);
 
 /** Records that it gives are shared and therefore frozen. */
 export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): SandboxRepository {
@@ -132,7 +141,7 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
         .set((eb) => ({ ...columns, resource_version: eb("resource_version", "+", 1) }))
         .where("id", "=", id);
       if (expected !== "any") update = update.where("resource_version", "=", expected);
-      return {
+      const updated: Command<bigint> = {
         statements: [
           statement("sandbox", update.returning("resource_version"), { expect: CONFLICT, returning: true }),
           ...(patch.labels === undefined ? [] : labelStatements(db, "sandbox", id, patch.labels, false)),
@@ -140,6 +149,8 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
         ],
         result: ([rows]) => BigInt(rows![0]!.resource_version as number),
       };
+      const ends = patch.deletionAt !== undefined || (status !== undefined && ENDS.has(status.phase));
+      return ends ? reserved(updated) : updated;
     },
     remove(id, expected) {
       let remove = db.deleteFrom("sandboxes").where("id", "=", id);
@@ -155,7 +166,7 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
         statement("intent", db.deleteFrom("intents").where("subject", "=", id)),
         statement("operation", db.deleteFrom("config_operations").where("sandbox_id", "=", id)),
       );
-      return { ...removal, result: () => records.forget(id) };
+      return reserved({ ...removal, result: () => records.forget(id) });
     },
   };
 }

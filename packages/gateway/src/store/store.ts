@@ -13,7 +13,7 @@ import { settingsRepository } from "./settings.ts";
 import { openReader, prepareDatabase } from "./sqlite.ts";
 import { MAX_MODIFY_ATTEMPTS, type Store } from "./types.ts";
 import { workspaceRepository } from "./workspaces.ts";
-import { Writer } from "./writer.ts";
+import { type ReserveUse, Writer } from "./writer.ts";
 
 /** Bytes of rows behind the answers that are kept for reading them again. */
 const READ_CACHE_BYTES = 4 * 1024 * 1024;
@@ -23,9 +23,9 @@ const READ_CACHE_BYTES = 4 * 1024 * 1024;
  *
  * @throws RuntimeError store_unusable, store_too_new
  */
-export async function openStore(path: string): Promise<Store> {
+export async function openStore(path: string, reserve?: ReserveUse): Promise<Store> {
   prepareDatabase(path);
-  const writer = await Writer.open(path);
+  const writer = await Writer.open(path, reserve);
   const reader = openReader(path);
   const { db } = reader;
   const version = databaseVersion(() => writer.commits.settled, reader.version);

@@ -2,6 +2,7 @@ import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { Row, SqlValue, Statement } from "./command.ts";
 import { Commits } from "./commits.ts";
 import type { StoreErrorCode } from "./errors.ts";
+import type { Reserve } from "./reserve.ts";
 
 /**
  * The writer's work, free of threads. Imports little beside node:sqlite: the writer's bundle is small.
@@ -20,6 +21,8 @@ const UNIQUE_VIOLATIONS: readonly number[] = [1555, 2067];
 const LOCKED: readonly number[] = [5, 6];
 /** SQLITE_FULL, the low byte of every code for a disk without room. */
 const DISK_FULL = 13;
+/** SQLITE_IOERR_SHMSIZE: no room for the index of the WAL. */
+const NO_SHARED_MEMORY = 4874;
 /** Pages in the WAL (4 KiB each) after which a commit copies them back: 4 MiB keeps reads quick and the file small. */
 const CHECKPOINT_PAGES = 1_000;
 /** Nobody else should write; this covers a reader that recovers the WAL after a crash, and a backup. Milliseconds. */
@@ -31,10 +34,13 @@ export class WriterCore {
   readonly #database: DatabaseSync;
   readonly #commits: Commits;
   readonly #prepared = new Map<string, StatementSync>();
+  readonly #reserve: Reserve | undefined;
+  #gaveReserve = false;
 
   /** `busyTimeoutMs`: how long another program's lock is waited for. */
-  constructor(path: string, commits: Commits = new Commits(), busyTimeoutMs = BUSY_TIMEOUT_MS) {
+  constructor(path: string, commits: Commits = new Commits(), busyTimeoutMs = BUSY_TIMEOUT_MS, reserve?: Reserve) {
     this.#commits = commits;
+    this.#reserve = reserve;
     this.#database = new DatabaseSync(path, { timeout: busyTimeoutMs });
     this.#database.exec(
       `pragma journal_mode = wal; pragma synchronous = full; pragma wal_autocheckpoint = ${CHECKPOINT_PAGES};` +
@@ -48,6 +54,37 @@ export class WriterCore {
    * group pays for a single fsync. Nothing is reported as done before the commit.
    */
   run(batches: readonly Batch[]): readonly BatchOutcome[] {
+    const outcomes = [...this.#runGroup(batches)];
+    const full = (index: number): boolean => isFull(outcomes[index]!) && batches[index]!.some(({ reserve }) => reserve);
+    let left = [...batches.keys()].filter(full);
+    // Without the others there may be room; else the reserve makes some.
+    let more = left.length > 0 && left.length < batches.length;
+    while (left.length > 0) {
+      if (!more) {
+        if (this.#reserve?.give() !== true) break;
+        this.#gaveReserve = true;
+      }
+      more = false;
+      const again = this.#runGroup(left.map((index) => batches[index]!));
+      for (const [position, index] of left.entries()) outcomes[index] = again[position]!;
+      left = left.filter(full);
+    }
+    return outcomes;
+  }
+
+  /** Whether a write has used the reserve since it was whole. */
+  get gaveReserve(): boolean {
+    return this.#gaveReserve;
+  }
+
+  /** Makes the reserve whole while there is room; true when it is. */
+  replenish(): boolean {
+    const whole = this.#reserve?.take() ?? true;
+    if (whole) this.#gaveReserve = false;
+    return whole;
+  }
+
+  #runGroup(batches: readonly Batch[]): readonly BatchOutcome[] {
     try {
       this.#database.exec("begin immediate");
       const outcomes = batches.map((batch) => this.#runBatch(batch));
@@ -126,9 +163,13 @@ export class WriterCore {
   }
 }
 
+function isFull(outcome: BatchOutcome): boolean {
+  return !outcome.ok && outcome.code === "store_full";
+}
+
 function failureCode(error: unknown): StoreErrorCode {
   const code = (error as { errcode?: number }).errcode ?? 0;
   if (UNIQUE_VIOLATIONS.includes(code)) return "store_already_exists";
   if (LOCKED.includes(code & 0xff)) return "store_busy";
-  return (code & 0xff) === DISK_FULL ? "store_full" : "store_write_failed";
+  return (code & 0xff) === DISK_FULL || code === NO_SHARED_MEMORY ? "store_full" : "store_write_failed";
 }

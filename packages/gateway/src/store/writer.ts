@@ -7,7 +7,7 @@ import type { Command, CommandResults, Row } from "./command.ts";
 import { Commits } from "./commits.ts";
 import { StoreError } from "./errors.ts";
 import type { Batch, BatchOutcome } from "./writer-core.ts";
-import type { WriterData, WriterReply, WriterRequest } from "./writer-thread.ts";
+import type { ReserveState, WriterData, WriterReply, WriterRequest } from "./writer-thread.ts";
 
 /** Writes that may wait. At some 100,000 a second of group commit this is a tenth of a second of work. */
 export const MAX_WAITING_WRITES = 10_000;
@@ -18,6 +18,13 @@ export const MAX_GROUP_BYTES = 8 * 1024 * 1024;
 export const MAX_WAITING_BYTES = 64 * 1024 * 1024;
 /** The writer has this long to open the file. Milliseconds. */
 const OPEN_LIMIT_MS = 10_000;
+
+/** Space that is kept on the disk of the database for ending sandboxes when it is full. */
+export interface ReserveUse {
+  /** The file that holds it. */
+  readonly path: string;
+  readonly onChange: (state: ReserveState) => void;
+}
 
 interface Waiting {
   readonly batch: Batch;
@@ -54,10 +61,10 @@ export class Writer implements AsyncDisposable {
   }
 
   /** Starts the thread and waits until it has the file open. */
-  static async open(path: string): Promise<Writer> {
+  static async open(path: string, reserve?: ReserveUse): Promise<Writer> {
     const commits = new Commits();
     const worker = new Worker(writerEntry(), {
-      workerData: { path, commits: commits.shared } satisfies WriterData,
+      workerData: { path, commits: commits.shared, reserve: reserve?.path } satisfies WriterData,
       name: "store-writer",
       // Options that were meant for this process's own main file (--eval, --cpu-prof) are none of the thread's.
       execArgv: [],
@@ -66,7 +73,10 @@ export class Writer implements AsyncDisposable {
     });
     await started(worker);
     const writer = new Writer(worker, commits);
-    worker.on("message", (reply: WriterReply) => writer.#receive(reply));
+    worker.on("message", (reply: WriterReply) => {
+      if ("reserve" in reply) reserve?.onChange(reply.reserve);
+      else writer.#receive(reply);
+    });
     return writer;
   }
 
@@ -222,7 +232,7 @@ function refused(outcome: BatchOutcome & { readonly ok: false }): StoreError {
       return new StoreError(code, `the limit for ${subject} is reached`, { subject, cause });
     case "store_full":
       return new StoreError(code, "the disk of the gateway's state folder is full; nothing was stored", {
-        next: "Free some space there, then try again",
+        next: "Free some space there, or stop or delete the sandbox that fills it, then try again",
         subject,
         cause,
       });
