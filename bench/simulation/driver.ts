@@ -51,6 +51,10 @@ export class SimulatingDriver implements ComputeDriver {
     else await this.#real.stop(sandboxId);
   }
 
+  async setAside(sandboxId: string): Promise<undefined> {
+    await this.delete(sandboxId);
+  }
+
   async delete(sandboxId: string): Promise<DeleteResult> {
     if (!this.#simulated.has(sandboxId)) return await this.#real.delete(sandboxId);
     this.#end(sandboxId);

@@ -27,6 +27,11 @@ export interface ComputeDriver extends AsyncDisposable {
   stop(sandboxId: string): Promise<void>;
   /** `stop`, then removes files, cgroups and sockets. Resolves when all are gone. */
   delete(sandboxId: string): Promise<DeleteResult>;
+  /**
+   * `stop`, for a sandbox that no record knows: its files are kept where no sandbox sees them, for a limited time, and are
+   * no sandbox any more. Resolves with their folder; undefined when there is none.
+   */
+  setAside(sandboxId: string): Promise<string | undefined>;
   /** What exists for this id; undefined when nothing does. */
   inspect(sandboxId: string): Promise<DriverSandbox | undefined>;
   /** Everything this gateway's driver holds, for reconciling after a restart. */

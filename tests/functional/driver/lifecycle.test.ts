@@ -209,6 +209,21 @@ describe("local driver", () => {
     await expectNoDriverLeaks(bench, before);
   });
 
+  it("ends a sandbox that no record knows and sets its files aside", async () => {
+    const intent = bench.intent();
+    const started = await bench.driver.create(intent);
+    writeFileSync(join(bench.options.paths.state, "sandboxes", intent.sandboxId, "home", "work.txt"), "kept");
+    const aside = await bench.driver.setAside(intent.sandboxId);
+    expect(alive(started.record.pid)).toBe(false);
+    expect(readFileSync(join(aside!, "home", "work.txt"), "utf8")).toBe("kept");
+    expect(await bench.driver.list()).toEqual([]);
+    await using again = await bench.reopen();
+    expect(await again.list()).toEqual([]);
+    expect(existsSync(aside!)).toBe(true);
+    rmSync(aside!, { recursive: true });
+    await expectNoDriverLeaks(bench, before);
+  });
+
   it("finishes a removal that was interrupted when it is opened again", async () => {
     const trash = join(bench.options.paths.state, "sandboxes", ".trash-x-00000000", "home", "deep");
     mkdirSync(trash, { recursive: true, mode: 0o700 });

@@ -1,9 +1,9 @@
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
 import { Code } from "@connectrpc/connect";
 import { SandboxPhase } from "@openshell/api";
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { expectNoLeaks, runProcesses, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
 import { GatewayProcess } from "./gateway-process.ts";
@@ -59,6 +59,34 @@ describe("a gateway that ends and starts again", () => {
       expect(readdirSync(join(gateway.paths.state, "sandboxes"))).toEqual([]);
       await gateway.end();
       expect(hostPids(gateway)).toEqual([]);
+    }
+    await expectNoLeaks(before);
+  });
+
+  it("started with an older database ends what that does not know, and keeps its files", async () => {
+    const before = takeInventory();
+    {
+      await using gateway = new GatewayProcess();
+      await gateway.started();
+      const { state } = gateway.paths;
+      const db = join(state, "gateway.db");
+      await gateway.end();
+      const backup = readFileSync(db);
+      await gateway.started();
+      await createReady(gateway.local(), "later");
+      expect(await run(gateway.local(), "later", "sh", "-c", "echo precious > ~/work.txt")).toBe("exit 0");
+      await gateway.end("SIGKILL");
+      for (const pid of hostPids(gateway)) process.kill(pid, "SIGKILL");
+      for (const suffix of ["-wal", "-shm"]) rmSync(db + suffix, { force: true });
+      writeFileSync(db, backup);
+
+      await gateway.started();
+      const folders = () => readdirSync(join(state, "sandboxes"));
+      await vi.waitFor(() => expect(folders()).toEqual([expect.stringMatching(/^\.lost-\d+-/)]), { timeout: 20_000 });
+      const home = join(state, "sandboxes", folders()[0]!, "home");
+      expect(readFileSync(join(home, "work.txt"), "utf8")).toBe("precious\n");
+      await vi.waitFor(async () => expect(await gateway.log()).toContain(home), { timeout: 5_000 });
+      await gateway.end();
     }
     await expectNoLeaks(before);
   });

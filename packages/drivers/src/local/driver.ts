@@ -118,6 +118,7 @@ export async function openLocalDriver(options: LocalDriverOptions): Promise<Comp
   // The launcher follows no link below a volume's or home's path.
   const folders = new SandboxFolders(realpathSync(sandboxes));
   await folders.emptyTrash();
+  await folders.dropLost(clock.now());
   const images = new ImageStore({
     folder: realpathSync(await imagesFolder(paths.state)),
     owners: mode.kind === "root" ? "archive" : "own",
@@ -273,6 +274,21 @@ class LocalDriver implements ComputeDriver {
       });
     }
     return { existed };
+  }
+
+  async setAside(sandboxId: string): Promise<string | undefined> {
+    checkId(sandboxId);
+    try {
+      await this.#end(await this.#traces(sandboxId));
+      await rm(this.#controlFolder(sandboxId), { recursive: true, force: true });
+      return await this.#with.folders.setAside(sandboxId, this.#with.clock.now());
+    } catch (error) {
+      if (error instanceof RuntimeError) throw error;
+      throw new DriverError("delete_failed", `sandbox ${sandboxId} could not be set aside: ${describeError(error)}`, {
+        retryable: true,
+        cause: error,
+      });
+    }
   }
 
   async inspect(sandboxId: string): Promise<DriverSandbox | undefined> {

@@ -29,6 +29,14 @@ export interface LaunchRecord {
   readonly request: Pick<SandboxIntent, "hostname" | "process" | "volumes" | "root" | "idBlock">;
 }
 
+/** Folders of sandboxes that no record knew: with the time at which they were set aside, in milliseconds, and their id. */
+const LOST = ".lost-";
+const LOST_NAME = /^\.lost-(\d{1,15})-/;
+/** What was set aside is there for so long: a restored database is noticed within days. */
+export const LOST_KEPT_MS = 7 * 24 * 60 * 60 * 1000;
+/** Folders kept beside those of sandboxes. */
+export const MAX_LOST = 64;
+
 /** A record of a sandbox with as many volumes as it may have is a tenth of it. Bytes. */
 const MAX_RECORD_BYTES = 16 * 1024 * 1024;
 
@@ -196,6 +204,37 @@ export class SandboxFolders {
   async emptyTrash(prefix = ".trash-"): Promise<void> {
     for (const name of await readdir(this.root)) {
       if (!name.startsWith(prefix)) continue;
+      checkNothingMounted(join(this.root, name));
+      await removeTree(join(this.root, name));
+    }
+  }
+
+  /**
+   * Moves a sandbox's folder to where nothing looks for sandboxes. Of those that lie there, the newest {@link MAX_LOST} are
+   * kept. Undefined: it has no folder.
+   */
+  async setAside(sandboxId: string, nowMs: number): Promise<string | undefined> {
+    checkNothingMounted(this.of(sandboxId));
+    const aside = join(this.root, `${LOST}${nowMs}-${sandboxId}`);
+    try {
+      await rename(this.of(sandboxId), aside);
+    } catch (error) {
+      if (systemCode(error) === "ENOENT") return undefined;
+      throw error;
+    }
+    await this.dropLost(nowMs);
+    return aside;
+  }
+
+  /** Removes what was set aside {@link LOST_KEPT_MS} ago, and what is too much. */
+  async dropLost(nowMs: number): Promise<void> {
+    const lost = (await readdir(this.root)).flatMap((name) => {
+      const at = LOST_NAME.exec(name)?.[1];
+      return at === undefined ? [] : [{ name, at: Number(at) }];
+    });
+    lost.sort((a, b) => b.at - a.at || (a.name < b.name ? -1 : 1));
+    for (const [index, { name, at }] of lost.entries()) {
+      if (index < MAX_LOST && at > nowMs - LOST_KEPT_MS) continue;
       checkNothingMounted(join(this.root, name));
       await removeTree(join(this.root, name));
     }

@@ -325,12 +325,15 @@ describe("the life of a sandbox", () => {
     expect(gateway.driver.calls.filter((call) => call.startsWith("start"))).toHaveLength(1);
   });
 
-  it("removes what the driver holds and no record knows", async () => {
+  it("sets aside what the driver holds and no record knows, and says where", async () => {
     const { metadata } = await gateway.create();
     await gateway.phase(SandboxPhase.READY);
     await gateway.store.write(gateway.store.sandboxes.remove(metadata!.id, "any"));
     await gateway.restart();
-    await gateway.until(() => gateway.driver.sandboxes.size === 0, "orphan removed");
+    await gateway.until(() => gateway.driver.lost.includes(metadata!.id), "orphan set aside");
+    expect(gateway.driver.sandboxes.size).toBe(0);
+    await gateway.until(() => gateway.logLines.some((line) => line.includes("set aside for 7 days")), "warning");
+    expect(gateway.logLines.join("")).toContain(`/state/sandboxes/.lost-1-${metadata!.id}/home`);
   });
 
   it("counts what runs, and stops it when the gateway is told to", async () => {

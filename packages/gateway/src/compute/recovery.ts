@@ -1,3 +1,4 @@
+import { join } from "node:path";
 import { SandboxPhase } from "@openshell/api";
 import { type Clock, escapeUntrusted, LogField } from "@openshell/base";
 import type { ComputeDriver, DriverEvent } from "@openshell/drivers/driver.ts";
@@ -18,9 +19,12 @@ export interface RecoveryDeps {
   readonly log: Logger;
 }
 
+const LOST =
+  "a sandbox that no record knows was ended and its folder set aside for 7 days (the newest 64 are kept): copy what is needed out of its home into another sandbox, or elsewhere, before then. Was an older database restored?";
+
 /**
  * Takes up where the process before stopped: every record that is not at rest gets a run, and whatever the driver holds
- * without a record is removed. Resolves when all of it has been asked for, not when it is done.
+ * without a record is ended, its files set aside: the database may be a backup from before they were made. Resolves when all of it has been asked for, not when it is done.
  */
 export async function recover(deps: RecoveryDeps): Promise<void> {
   const { driver, controller, log } = deps;
@@ -36,13 +40,14 @@ export async function recover(deps: RecoveryDeps): Promise<void> {
     work.push(record.id);
     if (wantsToRun(phase)) void deps.events.showDisconnected(record.id, record.generation).catch(() => {});
   }
-  for (const id of held.keys()) log.warn({ [LogField.sandboxId]: id }, "removing a sandbox that no record knows");
   const orphans = [...held.keys()].map((id) => async () => {
     try {
-      await driver.delete(id);
-      await deps.store.write(deps.store.idBlocks.release(id));
+      const folder = await driver.setAside(id);
+      // Its host ids stay its own while files of theirs exist.
+      if (folder === undefined) await deps.store.write(deps.store.idBlocks.release(id));
+      else log.warn({ [LogField.sandboxId]: id, folder, home: join(folder, "home") }, LOST);
     } catch (error) {
-      log.warn({ [LogField.sandboxId]: id, err: error }, "cannot remove it");
+      log.warn({ [LogField.sandboxId]: id, err: error }, "cannot set aside a sandbox that no record knows");
     }
   });
   const steps = [...work.map((id) => () => controller.request(id)), ...orphans];

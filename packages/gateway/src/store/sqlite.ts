@@ -38,7 +38,7 @@ export function prepareDatabase(path: string): void {
 
 /**
  * Refuses a state folder with sandboxes whose database is gone: an empty one in its place would know none of them, and
- * what no record knows is removed. Looks before anything of a first start is made.
+ * what no record knows is ended and set aside. Looks before anything of a first start is made.
  *
  * @throws RuntimeError store_unusable
  */

@@ -26,6 +26,8 @@ export class FakeDriver implements ComputeDriver {
     archiveBytes: 1 << 20,
   };
   readonly sandboxes = new Map<string, DriverSandbox>();
+  /** Ids that were set aside. */
+  readonly lost: string[] = [];
   /** `create`, `start`, `stop`, `delete` with the sandbox's id, in order. */
   readonly calls: string[] = [];
   /** How often each generation's init was started: `id/generation`. */
@@ -90,6 +92,12 @@ export class FakeDriver implements ComputeDriver {
       existed = this.sandboxes.delete(sandboxId);
     });
     return { existed };
+  }
+
+  async setAside(sandboxId: string): Promise<string | undefined> {
+    const { existed } = await this.delete(sandboxId);
+    if (existed) this.lost.push(sandboxId);
+    return existed ? `/state/sandboxes/.lost-1-${sandboxId}` : undefined;
   }
 
   async inspect(sandboxId: string): Promise<DriverSandbox | undefined> {

@@ -105,6 +105,7 @@ export class MortalProcess {
       start: { value: (intent: SandboxIntent) => this.effect("driver start", () => real.start(intent)) },
       stop: { value: (id: string) => this.effect("driver stop", () => real.stop(id)) },
       delete: { value: (id: string) => this.effect("driver delete", () => real.delete(id)) },
+      setAside: { value: (id: string) => this.effect("driver set aside", () => real.setAside(id)) },
       watch: { value: (signal: AbortSignal) => real.watch(signal) },
     });
   }
