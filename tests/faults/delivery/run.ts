@@ -262,10 +262,16 @@ network_policies:
 `;
 }
 
-async function create({ world, api, client, name }: Acting, { model }: Box): Promise<void> {
+async function create({ world, origin, api, client, name }: Acting, box: Box): Promise<void> {
+  const { model } = box;
   world.model.sandboxes.set(name, model);
   const spec = {
-    command: ["/usr/bin/python3", "-c", probe({ host: HOST, salt: world.salt, name, key: "OWN_KEY", exit: EXIT })],
+    command: [
+      "/usr/bin/python3",
+      "-IS",
+      "-c",
+      probe({ host: HOST, salt: world.salt, name, key: "OWN_KEY", exit: EXIT }),
+    ],
     providers: [ownProvider(client)],
     policy: policyMessage(policyOf(client, 0)),
   };
@@ -274,6 +280,15 @@ async function create({ world, api, client, name }: Acting, { model }: Box): Pro
     return sandbox!.metadata!.id;
   });
   await ready(world, api, name);
+  // Whoever does not ask yet sees nothing.
+  await asks(world, origin, box);
+}
+
+/** The main process has asked since it was started last, or does not get to it. */
+async function asks(world: World, origin: Origin, { name, startedAt }: Box): Promise<void> {
+  const from = performance.now();
+  while ((origin.of(world.salt, name).at(-1)?.startedAt ?? 0) <= startedAt && !world.late(from, CONVERGED_MS))
+    await sleep(POLL_MS);
 }
 
 async function flip({ world, proxy, name, times, apart, arm, ...acting }: Acting, box: Box): Promise<void> {
@@ -395,9 +410,7 @@ async function start({ world, api, name }: Acting, box: Box): Promise<void> {
 /** Lets the main process end by itself; its exit is what it gave. */
 async function finish({ world, api, name, origin }: Acting, box: Box): Promise<void> {
   // One that has just been started does not look for its end yet.
-  const askedAt = performance.now();
-  const asks = (): boolean => (origin.of(world.salt, name).at(-1)?.startedAt ?? 0) >= box.startedAt;
-  while (!asks() && !world.late(askedAt, CONVERGED_MS)) await sleep(POLL_MS);
+  await asks(world, origin, box);
   try {
     await execute(world, box, 'touch "$HOME/end"');
   } catch (error) {
