@@ -1,7 +1,8 @@
-import { fromBinary, toBinary } from "@bufbuild/protobuf";
+import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { command, statement } from "./command.ts";
+import { damagedText, RowReader } from "./damaged-row.ts";
 import { optionalNumber } from "./rows.ts";
 import type { PolicyTable, Tables } from "./schema.ts";
 import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types.ts";
@@ -29,7 +30,7 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
     async list(scope, { before, limit }) {
       let query = newest(scope).limit(limit);
       if (before !== undefined) query = query.where("version", "<", before);
-      return (await query.execute()).map(fromRow);
+      return (await query.execute()).map(listed);
     },
     append(revision) {
       const { scope, expectedLatest, createdAt } = revision;
@@ -68,6 +69,17 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
     },
   };
 }
+
+/** For people who look: a revision whose row is damaged is one that cannot be in force. Whoever needs its rules fails. */
+function listed(row: Selectable<PolicyTable>): PolicyRevision {
+  const reader = new RowReader();
+  const provenance = reader.texts("provenance", row.provenance);
+  const policy = reader.read("policy", () => fromBinary(SandboxPolicySchema, row.policy), create(SandboxPolicySchema));
+  const facts = { ...fromRow({ ...row, policy: NONE, provenance: "{}" }), policy, provenance };
+  return reader.damaged.length === 0 ? facts : { ...facts, status: "failed", loadError: damagedText(reader.damaged) };
+}
+
+const NONE = new Uint8Array();
 
 function fromRow(row: Selectable<PolicyTable>): PolicyRevision {
   return {

@@ -1,7 +1,9 @@
 import { type Kysely, type Selectable, sql } from "kysely";
 import { command, type Statement, statement } from "./command.ts";
+import { RowReader } from "./damaged-row.ts";
 import {
   afterCursor,
+  annotated,
   CONFLICT,
   clearLabels,
   defined,
@@ -28,19 +30,25 @@ export function providerRepository(db: Kysely<Tables>): ProviderRepository {
       .orderBy("key")
       .execute();
     const byProvider = Map.groupBy(facts, (fact) => fact.provider_id);
-    return rows.map((row) => ({
-      ...objectFields(row),
-      workspace: row.workspace,
-      type: row.type,
-      config: JSON.parse(row.config),
-      profileWorkspace: row.profile_workspace,
-      credentials: new Map(
-        (byProvider.get(row.id) ?? []).map((fact): [string, CredentialFacts] => [
-          fact.key,
-          { version: BigInt(fact.version), expiresAt: optionalNumber(fact.expires_at) },
-        ]),
-      ),
-    }));
+    return rows.map((row) => {
+      const reader = new RowReader();
+      const fields = objectFields(row, reader);
+      const config = reader.texts("config", row.config);
+      return {
+        ...fields,
+        annotations: annotated(fields.annotations, reader),
+        workspace: row.workspace,
+        type: row.type,
+        config,
+        profileWorkspace: row.profile_workspace,
+        credentials: new Map(
+          (byProvider.get(row.id) ?? []).map((fact): [string, CredentialFacts] => [
+            fact.key,
+            { version: BigInt(fact.version), expiresAt: optionalNumber(fact.expires_at) },
+          ]),
+        ),
+      };
+    });
   };
   // Asked for every snapshot: building a query costs more than running it.
   const selectByName = db

@@ -1,5 +1,6 @@
 import { type Kysely, type RawBuilder, sql } from "kysely";
 import { type Statement, statement } from "./command.ts";
+import { DAMAGED_ANNOTATION, damagedText, RowReader } from "./damaged-row.ts";
 import type { Tables } from "./schema.ts";
 import type { ListCursor, ObjectFields } from "./types.ts";
 
@@ -15,16 +16,28 @@ interface ObjectRow {
   readonly resource_version: number | bigint;
 }
 
-export function objectFields(row: ObjectRow): ObjectFields {
+/** `reader` notes what of the row is damaged; without one, the annotations say it. */
+export function objectFields(row: ObjectRow, reader?: RowReader): ObjectFields {
+  const own = reader ?? new RowReader();
+  const labels = own.texts("labels", row.labels);
+  const annotations = own.texts("annotations", row.annotations);
   return {
     id: row.id,
     name: row.name,
-    labels: JSON.parse(row.labels),
-    annotations: JSON.parse(row.annotations),
+    labels,
+    annotations: reader === undefined ? annotated(annotations, own) : annotations,
     createdAt: Number(row.created_at),
     deletionAt: optionalNumber(row.deletion_at),
     resourceVersion: BigInt(row.resource_version),
   };
+}
+
+/** The annotations, and what is damaged where something is. */
+export function annotated(
+  annotations: ObjectFields["annotations"],
+  { damaged }: RowReader,
+): ObjectFields["annotations"] {
+  return damaged.length === 0 ? annotations : { ...annotations, [DAMAGED_ANNOTATION]: damagedText(damaged) };
 }
 
 /** The columns of a new object; its version is 1. */

@@ -1,7 +1,14 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { SandboxPhase, SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api/generated/openshell_pb.js";
+import {
+  SandboxConditionSchema,
+  SandboxPhase,
+  SandboxSpecSchema,
+  type SandboxStatus,
+  SandboxStatusSchema,
+} from "@openshell/api/generated/openshell_pb.js";
 import type { Kysely, Selectable } from "kysely";
 import { type Command, command, reserved, type Statement, statement } from "./command.ts";
+import { damagedText, RowReader } from "./damaged-row.ts";
 import { deepFreeze } from "./frozen.ts";
 import { type ReadCache, WeightedCache } from "./read-cache.ts";
 import {
@@ -234,16 +241,32 @@ const FIXED_ROW_BYTES = 512;
 function decode(row: Selectable<SandboxTable>): SandboxRecord {
   const workloadTemplate =
     row.template_name === null ? undefined : { name: row.template_name, resourceVersion: row.template_version ?? "" };
+  const reader = new RowReader();
+  const fields = objectFields(row, reader);
+  const spec = reader.read("spec", () => fromBinary(SandboxSpecSchema, row.spec), create(SandboxSpecSchema));
+  const status = reader.read("status", () => fromBinary(SandboxStatusSchema, row.status), create(SandboxStatusSchema));
+  const driverRecord = reader.read("driver record", () => JSON.parse(row.driver_record), null);
+  const runtimeRecord = reader.read("runtime record", () => JSON.parse(row.runtime_record), null);
   return {
-    ...objectFields(row),
+    ...fields,
     workspace: row.workspace,
-    spec: row.spec.length === 0 ? create(SandboxSpecSchema) : fromBinary(SandboxSpecSchema, row.spec),
-    status: fromBinary(SandboxStatusSchema, row.status),
+    spec,
+    status:
+      reader.damaged.length === 0 ? status : damagedStatus(status, Number(row.phase), damagedText(reader.damaged)),
     hostKeyFingerprint: row.host_key_fingerprint,
     workloadTemplate,
     generation: BigInt(row.generation),
     driver: row.driver,
-    driverRecord: JSON.parse(row.driver_record),
-    runtimeRecord: JSON.parse(row.runtime_record),
+    driverRecord,
+    runtimeRecord,
   };
+}
+
+/** It has failed, for whoever looks and for the gateway: it is ended where it runs, and can be deleted. */
+function damagedStatus(status: SandboxStatus, stored: SandboxPhase, message: string): SandboxStatus {
+  const facts = { type: "Ready", status: "False", reason: "RecordDamaged", message };
+  const ready = create(SandboxConditionSchema, facts);
+  const others = status.conditions.filter(({ type }) => type !== "Ready");
+  const phase = stored === SandboxPhase.DELETING ? SandboxPhase.DELETING : SandboxPhase.ERROR;
+  return create(SandboxStatusSchema, { ...status, phase, conditions: [...others, ready] });
 }

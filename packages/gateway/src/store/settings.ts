@@ -65,5 +65,7 @@ function encode(value: SettingValue): { readonly type: string; readonly value: s
 
 function decode(type: string, value: string): SettingValue {
   if (type === "bool") return value === "true";
-  return type === "int" ? BigInt(value) : value;
+  if (type !== "int") return value;
+  // No number: one that nothing has. The version of the gateway's policy is one, and then it is missing, and not unset.
+  return /^-?\d{1,19}$/.test(value) ? BigInt(value) : -1n;
 }
