@@ -30,7 +30,7 @@ export function formatError(
     readonly phrase?: string;
   } = {},
 ): Buffer {
-  const text = Buffer.from(JSON.stringify(body));
+  const text = Buffer.from(`${JSON.stringify(body)}\n`);
   const policy =
     options.policy !== undefined && /^[\x21-\x7e][\x20-\x7e]*$/.test(options.policy) ? options.policy : undefined;
   const head =
