@@ -17,10 +17,10 @@ describe("the snapshot of a sandbox", () => {
   beforeEach(async () => {
     folder = await mkdtemp(join(tmpdir(), "openshell-snapshot-"));
     store = await openStore(join(folder, "gateway.db"));
-    await store.write(
+    const sandbox = (id: string) =>
       store.sandboxes.create({
-        id: "s",
-        name: "box",
+        id,
+        name: `box-${id}`,
         workspace: "default",
         labels: {},
         annotations: {},
@@ -33,8 +33,8 @@ describe("the snapshot of a sandbox", () => {
         driver: "local",
         driverRecord: null,
         runtimeRecord: null,
-      }),
-    );
+      });
+    await store.write(sandbox("s"), sandbox("other"));
   });
   afterEach(async () => {
     await store[Symbol.asyncDispose]();
@@ -60,7 +60,7 @@ describe("the snapshot of a sandbox", () => {
   const busy = (overtake: (read: number) => Promise<void>): Partial<Store> => {
     let reads = 0;
     return {
-      version: () => undefined,
+      contentsVersion: () => undefined,
       policies: {
         ...store.policies,
         latest: async (scope) => {
@@ -153,25 +153,41 @@ describe("the snapshot of a sandbox", () => {
     expect(reads).toBe(3);
   });
 
-  it("is read once while only others are written, and none of their commits came in between", async () => {
-    await setPolicy("a.example.com");
-    let reads = 0;
-    const counting: Partial<Store> = {
-      policies: {
-        ...store.policies,
-        latest: (scope) => {
-          reads += 1;
-          return store.policies.latest(scope);
-        },
-      },
+  /** A store in which `meanwhile` is committed after the first read of the policy; `reads` counts them. */
+  const overtaken = (meanwhile: () => Promise<unknown>) => {
+    const counted = { reads: 0 };
+    const latest: Store["policies"]["latest"] = async (scope) => {
+      const found = await store.policies.latest(scope);
+      counted.reads += 1;
+      if (counted.reads === 1) await meanwhile();
+      return found;
     };
-    // Begun, and not answered before the snapshot is read.
-    const under = store.write(store.sandboxes.update("s", "any", { labels: { a: "b" } }));
-    const moment = store.version();
-    await captureSnapshot(deps(counting), "s");
-    if (store.version() === moment) expect(reads).toBe(1);
-    await under;
-    expect(store.version()).not.toBe(moment);
+    return { counted, over: { policies: { ...store.policies, latest } } satisfies Partial<Store> };
+  };
+
+  it("is read once while others change, and what became of policies is stored", async () => {
+    await setPolicy("a.example.com");
+    const { counted, over } = overtaken(() =>
+      store.write(
+        store.sandboxes.update("other", "any", { labels: { a: "b" } }),
+        store.policies.setStatus("s", 1, "loaded", 2),
+      ),
+    );
+    expect((await captureSnapshot(deps(over), "s"))!.snapshot.config.policyVersion).toBe(1);
+    expect(counted.reads).toBe(1);
+  });
+
+  it.each([
+    ["the sandbox itself", () => store.write(store.sandboxes.update("s", "any", { labels: { a: "b" } }))],
+    ["a policy", () => setPolicy("b.example.com")],
+    ["a setting", () => store.write(store.settings.set("s", "ocsf_json_enabled", true))],
+  ])("is read again when %s was changed meanwhile", async (_, change) => {
+    await setPolicy("a.example.com");
+    const { counted, over } = overtaken(change);
+    const { snapshot } = (await captureSnapshot(deps(over), "s"))!;
+    const fresh = (await captureSnapshot(deps(), "s"))!.snapshot;
+    expect(snapshot.config.configRevision).toBe(fresh.config.configRevision);
+    expect(counted.reads).toBeGreaterThan(1);
   });
 
   it("is read three times at most when it changes each time", async () => {

@@ -78,8 +78,8 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
 const CAPTURE_ATTEMPTS = 3;
 
 /**
- * The snapshot of a sandbox as it was at one moment: nothing was committed while it was read, or two reads in a row gave
- * the same. Undefined: the sandbox is gone.
+ * The snapshot of a sandbox as it was at one moment: nothing that it is made of was committed while it was read, or two
+ * reads in a row gave the same. Undefined: the sandbox is gone.
  *
  * @throws RuntimeError snapshot_unsettled when {@link CAPTURE_ATTEMPTS} reads were each overtaken by a change of it.
  */
@@ -90,15 +90,22 @@ export async function captureSnapshot(
   const { store } = deps;
   let before: string | undefined;
   for (let attempt = 1; attempt <= CAPTURE_ATTEMPTS; attempt++) {
-    const version = store.version();
+    const version = store.contentsVersion();
     const record = await store.sandboxes.byId(sandboxId);
     if (record === undefined) return undefined;
     const snapshot = await buildSnapshot(deps, record);
     const { configRevision: revision } = snapshot.config;
-    if ((version !== undefined && store.version() === version) || revision === before) return { record, snapshot };
+    if (revision === before || (await isOfOneMoment(store, record, version))) return { record, snapshot };
     before = revision;
   }
   throw new RuntimeError("snapshot_unsettled", "the configuration changed each time that it was read");
+}
+
+/** Whether nothing was committed of the sandbox, nor of what its configuration is made of, since both were read. */
+async function isOfOneMoment(store: Store, record: SandboxRecord, version: number | undefined): Promise<boolean> {
+  if (version === undefined) return false;
+  const now = await store.sandboxes.byId(record.id);
+  return now?.resourceVersion === record.resourceVersion && store.contentsVersion() === version;
 }
 
 /** Identity of a sandbox configuration; equality only. */

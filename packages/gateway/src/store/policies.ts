@@ -7,6 +7,9 @@ import { optionalNumber } from "./rows.ts";
 import type { PolicyTable, Tables } from "./schema.ts";
 import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types.ts";
 
+/** What became of a policy, which is no change of it. */
+const STATUS = "policy status";
+
 export function policyRepository(db: Kysely<Tables>): PolicyRepository {
   const newest = (scope: string) =>
     db.selectFrom("policy_revisions").selectAll().where("scope", "=", scope).orderBy("version", "desc");
@@ -65,7 +68,7 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
         .where("scope", "=", scope)
         .where("version", "=", version);
       const older = supersede(scope).where("version", "<", version);
-      return command(...(status === "loaded" ? [statement("policy", older)] : []), statement("policy", update));
+      return command(...(status === "loaded" ? [statement(STATUS, older)] : []), statement(STATUS, update));
     },
   };
 }

@@ -1,6 +1,8 @@
 import { type Kysely, type Selectable, sql } from "kysely";
 import { command, type Statement, statement } from "./command.ts";
 import { RowReader } from "./damaged-row.ts";
+import { deepFreeze } from "./frozen.ts";
+import type { ReadCache } from "./read-cache.ts";
 import {
   afterCursor,
   annotated,
@@ -16,7 +18,8 @@ import {
 import type { CredentialTable, ProviderTable, Tables } from "./schema.ts";
 import type { CredentialFacts, ProviderRecord, ProviderRepository, SealedCredential } from "./types.ts";
 
-export function providerRepository(db: Kysely<Tables>): ProviderRepository {
+/** `cache`: lasts until providers change. */
+export function providerRepository(db: Kysely<Tables>, cache: ReadCache): ProviderRepository {
   const complete = async (rows: readonly Selectable<ProviderTable>[]): Promise<readonly ProviderRecord[]> => {
     if (rows.length === 0) return [];
     const facts = await db
@@ -67,12 +70,18 @@ export function providerRepository(db: Kysely<Tables>): ProviderRepository {
     async byId(id) {
       return (await complete(await db.selectFrom("providers").selectAll().where("id", "=", id).execute()))[0];
     },
-    async byName(workspace, name) {
-      const { rows } = await db.executeQuery<Selectable<ProviderTable>>({
-        ...selectByName,
-        parameters: [workspace, name],
-      });
-      return (await complete(rows))[0];
+    byName(workspace, name) {
+      return cache.read(
+        `provider ${JSON.stringify([workspace, name])}`,
+        async () => {
+          const { rows } = await db.executeQuery<Selectable<ProviderTable>>({
+            ...selectByName,
+            parameters: [workspace, name],
+          });
+          return deepFreeze((await complete(rows))[0]);
+        },
+        (record) => (record === undefined ? 0 : bytesOf(record)),
+      );
     },
     async list({ workspace, labels, after, limit }) {
       let query = db.selectFrom("providers").selectAll();
@@ -82,17 +91,25 @@ export function providerRepository(db: Kysely<Tables>): ProviderRepository {
       const ordered = query.orderBy("created_at").orderBy("name").orderBy("workspace").orderBy("id").limit(limit);
       return complete(await ordered.execute());
     },
-    async credentials(providerId) {
-      const { rows } = await db.executeQuery<Selectable<CredentialTable>>({
-        ...selectCredentials,
-        parameters: [providerId],
-      });
-      return rows.map((row) => ({
-        key: row.key,
-        version: BigInt(row.version),
-        expiresAt: optionalNumber(row.expires_at),
-        sealed: row.sealed,
-      }));
+    credentials(providerId) {
+      return cache.read(
+        `credentials ${providerId}`,
+        async () => {
+          const { rows } = await db.executeQuery<Selectable<CredentialTable>>({
+            ...selectCredentials,
+            parameters: [providerId],
+          });
+          const credentials = rows.map((row) => ({
+            key: row.key,
+            version: BigInt(row.version),
+            expiresAt: optionalNumber(row.expires_at),
+            sealed: row.sealed,
+          }));
+          return deepFreeze(credentials);
+        },
+        (credentials) =>
+          credentials.reduce((sum, { key, sealed }) => sum + CREDENTIAL_BYTES + key.length + sealed.length, 0),
+      );
     },
     create(record, credentials) {
       const insert = db.insertInto("providers").values({
@@ -190,6 +207,14 @@ export function providerRepository(db: Kysely<Tables>): ProviderRepository {
       );
     },
   };
+}
+
+/** What a credential costs beside key and value, roughly. */
+const CREDENTIAL_BYTES = 128;
+
+function bytesOf({ labels, annotations, config, credentials }: ProviderRecord): number {
+  const keys = [...credentials.keys()].reduce((sum, key) => sum + CREDENTIAL_BYTES + key.length, 0);
+  return keys + JSON.stringify([labels, annotations, config]).length;
 }
 
 function putCredential(db: Kysely<Tables>, providerId: string, credential: SealedCredential): Statement {

@@ -269,6 +269,19 @@ describe("the cache of answers", () => {
     expect(await cache.read("key", async () => "new")).toBe("new");
   });
 
+  it("is not told of commits that concern something else", () => {
+    const commits = new Commits();
+    const before = [commits.settled, commits.settledContents];
+    commits.begin(false);
+    expect([commits.settled, commits.settledContents]).toEqual([undefined, before[1]]);
+    commits.end(false);
+    expect(commits.settled).not.toBe(before[0]);
+    commits.begin(true);
+    expect(commits.settledContents).toBeUndefined();
+    commits.end(true);
+    expect(commits.settledContents).not.toBe(before[1]);
+  });
+
   it("learns of a foreign process's writes within its limit", () => {
     let time = 0;
     let foreign = 7;

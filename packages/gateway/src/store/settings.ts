@@ -1,5 +1,6 @@
 import type { Kysely, Selectable } from "kysely";
 import { type Command, type Statement, statement } from "./command.ts";
+import type { ReadCache } from "./read-cache.ts";
 import type { SettingScopeTable, Tables } from "./schema.ts";
 import type { SettingsRepository, SettingValue } from "./types.ts";
 
@@ -8,7 +9,8 @@ type SettingRow = Pick<Selectable<SettingScopeTable>, "revision"> & {
   readonly [Column in "key" | "type" | "value"]: string | null;
 };
 
-export function settingsRepository(db: Kysely<Tables>): SettingsRepository {
+/** `cache`: lasts until settings change. */
+export function settingsRepository(db: Kysely<Tables>, cache: ReadCache): SettingsRepository {
   /** Adds the statement that counts the scope's revision up and makes that the result. */
   const revised = (scope: string, change: Statement): Command<bigint> => {
     const count = db
@@ -31,12 +33,18 @@ export function settingsRepository(db: Kysely<Tables>): SettingsRepository {
     .where("setting_scopes.scope", "=", "")
     .compile();
   return {
-    async get(scope) {
-      const { rows } = await db.executeQuery<SettingRow>({ ...select, parameters: [scope] });
-      const values = rows.flatMap(({ key, type, value }) =>
-        key === null || type === null || value === null ? [] : [[key, decode(type, value)] as const],
+    get(scope) {
+      return cache.read(
+        `settings ${scope}`,
+        async () => {
+          const { rows } = await db.executeQuery<SettingRow>({ ...select, parameters: [scope] });
+          const values = rows.flatMap(({ key, type, value }) =>
+            key === null || type === null || value === null ? [] : [[key, decode(type, value)] as const],
+          );
+          return { revision: BigInt(rows[0]?.revision ?? 0), values: new Map(values) };
+        },
+        ({ values }) => [...values].reduce((sum, [key, value]) => sum + key.length + String(value).length, 0),
       );
-      return { revision: BigInt(rows[0]?.revision ?? 0), values: new Map(values) };
     },
     set(scope, key, value) {
       const encoded = encode(value);

@@ -17,6 +17,8 @@ import { type ReserveUse, Writer } from "./writer.ts";
 
 /** Bytes of rows behind the answers that are kept for reading them again. */
 const READ_CACHE_BYTES = 4 * 1024 * 1024;
+/** The same for settings and providers, which are read for every snapshot of every sandbox. */
+const CONTENTS_CACHE_BYTES = 2 * 1024 * 1024;
 
 /**
  * Opens the SQLite store at `path`, creating and migrating it as needed. The caller holds the gateway's lock.
@@ -28,11 +30,19 @@ export async function openStore(path: string, reserve?: ReserveUse): Promise<Sto
   const writer = await Writer.open(path, reserve);
   const reader = openReader(path);
   const { db } = reader;
-  const version = databaseVersion(() => writer.commits.settled, reader.version);
-  const cache = new ReadCache(() => {
-    reader.assertOpen();
-    return version();
-  }, READ_CACHE_BYTES);
+  const whileOpen = (settled: () => number | undefined): (() => number | undefined) => {
+    const version = databaseVersion(settled, reader.version);
+    return () => {
+      reader.assertOpen();
+      return version();
+    };
+  };
+  const cache = new ReadCache(
+    whileOpen(() => writer.commits.settled),
+    READ_CACHE_BYTES,
+  );
+  const contentsVersion = whileOpen(() => writer.commits.settledContents);
+  const contents = new ReadCache(contentsVersion, CONTENTS_CACHE_BYTES);
   const sandboxes = sandboxRepository(db, cache);
   const write: Store["write"] = (...commands) => writer.write(...commands);
 
@@ -40,8 +50,8 @@ export async function openStore(path: string, reserve?: ReserveUse): Promise<Sto
     workspaces: workspaceRepository(db, cache),
     sandboxes,
     policies: policyRepository(db),
-    settings: settingsRepository(db),
-    providers: providerRepository(db),
+    settings: settingsRepository(db, contents),
+    providers: providerRepository(db, contents),
     secrets: secretRepository(db),
     admissions: admissionRepository(db),
     hosts: hostRepository(db),
@@ -69,7 +79,7 @@ export async function openStore(path: string, reserve?: ReserveUse): Promise<Sto
         }
       }
     },
-    version: reader.version,
+    contentsVersion,
     async check() {
       const start = performance.now();
       if (writer.lost !== undefined) throw writer.lost;

@@ -39,10 +39,13 @@ export interface Store extends AsyncDisposable {
    */
   modifySandbox(id: string, mutate: (record: SandboxRecord) => SandboxChange | undefined): Promise<SandboxRecord>;
   /**
-   * Differs from its last value when anything was committed in between, by whatever process. Reads between two equal values
-   * show one state. Undefined when that cannot be said.
+   * Differs from its last value when a policy, setting, provider or credential was committed in between: at once for the
+   * gateway's own writes, within 50 ms for those of another process. Reads of these between two equal values show one state.
+   * Undefined while such a commit is under way.
+   *
+   * @throws StoreError store_closed
    */
-  version(): number | undefined;
+  contentsVersion(): number | undefined;
   /** Milliseconds that one trivial read took. Rejects when the database cannot be read or the writer has failed. */
   check(): Promise<number>;
   /** Rejects once when the writer is lost; the process must end then. Never resolves. */

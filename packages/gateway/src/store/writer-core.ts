@@ -1,6 +1,6 @@
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { Row, SqlValue, Statement } from "./command.ts";
-import { Commits } from "./commits.ts";
+import { Commits, changesContents } from "./commits.ts";
 import type { StoreErrorCode } from "./errors.ts";
 import type { Reserve } from "./reserve.ts";
 
@@ -88,7 +88,7 @@ export class WriterCore {
     try {
       this.#database.exec("begin immediate");
       const outcomes = batches.map((batch) => this.#runBatch(batch));
-      this.#commit();
+      this.#commit(batches.some(changesContents));
       return outcomes;
     } catch (error) {
       this.#rollback();
@@ -97,12 +97,12 @@ export class WriterCore {
     }
   }
 
-  #commit(): void {
-    this.#commits.begin();
+  #commit(contents: boolean): void {
+    this.#commits.begin(contents);
     try {
       this.#database.exec("commit");
     } finally {
-      this.#commits.end();
+      this.#commits.end(contents);
     }
   }
 
