@@ -15,6 +15,11 @@ describe("the vault", () => {
     expect(Buffer.from(sealed).includes("lue")).toBe(false);
   });
 
+  it("opens into memory that holds nothing else", () => {
+    const plain = vault.open(context, vault.seal(context, "value"));
+    expect(plain.buffer.byteLength).toBe(plain.length);
+  });
+
   it.each([
     ["purpose", { purpose: "secret" }],
     ["workspace", { workspace: "v" }],
