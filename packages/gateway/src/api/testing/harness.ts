@@ -103,6 +103,10 @@ export class Harness implements AsyncDisposable {
   failWrites = false;
   /** What happens between the checks of a change and its transaction. */
   beforeWrite: (commands: readonly Command<unknown>[]) => Promise<void> = async () => {};
+  /** The same of a change of a sandbox on its own. */
+  beforeModify: () => void = () => {};
+  /** What happens between a transaction of a change and whatever follows it. */
+  afterWrite: () => Promise<void> | void = () => {};
   /** Limit of each wait that is not told another one. Milliseconds. */
   limitMs = WAIT_LIMIT_MS;
   /** Boot of the machine that the next gateway finds itself in. */
@@ -189,13 +193,18 @@ export class Harness implements AsyncDisposable {
         value: async (...commands: Parameters<Store["write"]>) => {
           check();
           await this.beforeWrite(commands);
-          return await real.write(...commands);
+          const written = await real.write(...commands);
+          await this.afterWrite();
+          return written;
         },
       },
       modifySandbox: {
         value: async (...change: Parameters<Store["modifySandbox"]>) => {
           check();
-          return await real.modifySandbox(...change);
+          this.beforeModify();
+          const written = await real.modifySandbox(...change);
+          await this.afterWrite();
+          return written;
         },
       },
       failed: { value: real.failed },
