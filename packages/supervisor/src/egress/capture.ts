@@ -3,6 +3,7 @@ import { createServer, type Server, type Socket } from "node:net";
 import type { CaptureListener, CaptureSockets, SocketPair } from "@openshell/boundary";
 import { formatAddress, parseAddress } from "./address.ts";
 import type { NameTable } from "./dns/names.ts";
+import type { FairShare } from "./fair-share.ts";
 import type { Accepted, FlowDestination } from "./flow.ts";
 import {
   MAX_WAITING_FLOWS,
@@ -21,6 +22,8 @@ export interface CaptureDeps {
   /** Port of the explicit proxy; another one in tests only. */
   readonly proxyPort?: number;
   readonly names: NameTable;
+  /** Of the event loop: a flood of connections is taken slice by slice. */
+  readonly share: FairShare;
   /** Milliseconds until one more connection may be taken; 0 takes it now; undefined: when one ends (`poke`). */
   readonly admit: () => number | undefined;
   readonly onFlow: (accepted: Accepted) => void;
@@ -45,6 +48,8 @@ export class Capture implements AsyncDisposable {
   #timer: NodeJS.Timeout | undefined;
   #retry: NodeJS.Timeout | undefined;
   #paused = false;
+  /** The sandbox had its slice of the event loop; what waits is looked at in its turn. */
+  #turn = false;
   #closed = false;
 
   constructor(deps: CaptureDeps) {
@@ -69,12 +74,16 @@ export class Capture implements AsyncDisposable {
 
   /** A connection ended: one that waits may have its place. */
   poke(): void {
+    if (this.#turn || this.#closed) return;
     while (this.#waiting.length > 0) {
       const wait = this.#deps.admit();
       if (wait === 0) {
         const { socket, listener } = this.#waiting.shift()!;
         this.#take(socket, listener);
-        continue;
+        if (this.#waiting.length === 0 || this.#deps.share.alone) continue;
+        // One in each piece of work: what it took is counted in between.
+        this.#later();
+        return;
       }
       if (wait !== undefined) {
         this.#timer ??= setTimeout(() => {
@@ -85,6 +94,14 @@ export class Capture implements AsyncDisposable {
       return;
     }
     if (this.#paused && !this.#closed) this.#resume(RESUME_RETRY_MS);
+  }
+
+  #later(): void {
+    this.#turn = true;
+    this.#deps.share.later(() => {
+      this.#turn = false;
+      this.poke();
+    });
   }
 
   /** Accepts again; where descriptors are short it tries until there are some, ever more rarely. */
@@ -112,7 +129,9 @@ export class Capture implements AsyncDisposable {
     const server = createServer({ allowHalfOpen: true, pauseOnConnect: true, noDelay: true }, (socket) => {
       // Without a listener a reset while waiting would be thrown.
       socket.on("error", () => socket.destroy());
-      if (this.#waiting.length === 0 && this.#deps.admit() === 0) {
+      // Node takes all connections that are there at once, a thousand perhaps; only closing the server ends that.
+      const late = this.#deps.tools?.duplicate !== undefined && !this.#deps.share.ready();
+      if (!late && this.#waiting.length === 0 && this.#deps.admit() === 0) {
         this.#take(socket, listener);
         return;
       }
@@ -123,7 +142,8 @@ export class Capture implements AsyncDisposable {
       }
       this.#waiting.push({ socket, listener });
       this.#pause();
-      this.poke();
+      if (!late) this.poke();
+      else if (!this.#turn) this.#later();
     });
     const fd = this.#deps.tools?.duplicate?.(listener.fd) ?? listener.fd;
     await new Promise<void>((resolve, reject) => {

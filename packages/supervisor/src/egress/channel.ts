@@ -1,5 +1,6 @@
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
+import { setTimeout as sleep } from "node:timers/promises";
 import { TLSSocket } from "node:tls";
 import { RuntimeError, systemCode } from "@openshell/base";
 import type { FairShare } from "./fair-share.ts";
@@ -101,6 +102,8 @@ export class Channel {
   readonly #queue: Buffer[] = [];
   /** What came in waits for the sandbox's turn. */
   #deferred = false;
+  /** Nothing is read until a pause is over. */
+  #resting = false;
   #queued = 0;
   #paused = false;
   #ended = false;
@@ -195,6 +198,16 @@ export class Channel {
       };
       this.#resume();
     });
+  }
+
+  /** Reads nothing for so long, not even ahead: what comes meanwhile stays in the kernel and costs nothing. */
+  async rest(milliseconds: number): Promise<void> {
+    if (this.closed) return;
+    this.#resting = true;
+    holdReads(this.socket);
+    await sleep(milliseconds);
+    this.#resting = false;
+    if (!this.#deferred && !this.#detached) releaseReads(this.socket);
   }
 
   /** Puts bytes back in front. */
@@ -361,7 +374,7 @@ export class Channel {
   #deliver(more = true): void {
     if (!this.#deferred) return;
     this.#deferred = false;
-    if (more) releaseReads(this.socket);
+    if (more && !this.#resting) releaseReads(this.socket);
     const reader = this.#reader;
     const chunk = reader === undefined ? undefined : this.#queue.shift();
     if (reader === undefined || chunk === undefined) return;

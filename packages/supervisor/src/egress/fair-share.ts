@@ -137,6 +137,11 @@ export class FairShare implements Disposable {
     return this.#queue.length - this.#first;
   }
 
+  /** Whether the host has no other sandbox. */
+  get alone(): boolean {
+    return this.#shares.single;
+  }
+
   /** True: go on, at once and until the event loop's next event. False: this share had its slice; use `later`. */
   ready(): boolean {
     const shares = this.#shares;

@@ -16,6 +16,7 @@ import { type Owner, sameOwners } from "./identify.ts";
 import {
   CLIENT_HELLO_BYTES,
   DIAL_ADDRESS_MS,
+  dripPause,
   HANDSHAKE_MS,
   PROXY_HEAD_BYTES,
   REQUEST_HEAD_BYTES,
@@ -408,7 +409,9 @@ export class Flow implements Subject, SessionFlow {
   async #sniff(channel: Channel, limitMs: number): Promise<Exclude<Sniffed, { kind: "more" }> | undefined> {
     let bytes: Buffer = Buffer.alloc(0);
     const until = channel.now() + HANDSHAKE_MS;
-    for (;;) {
+    for (let pieces = 0; ; pieces += 1) {
+      const pause = dripPause(pieces);
+      if (pause > 0) await channel.rest(pause);
       if (bytes.length === 0 && limitMs < HANDSHAKE_MS) {
         if (!(await channel.readable(limitMs))) return { kind: "other" };
       }

@@ -1,3 +1,4 @@
+import type { Socket as UdpSocket } from "node:dgram";
 import type { Duplex } from "node:stream";
 
 interface ReadHandle {
@@ -17,6 +18,28 @@ export function holdReads(socket: Duplex): void {
 /** Ends `holdReads`. Whether the socket is paused is another matter. */
 export function releaseReads(socket: Duplex): void {
   if (!socket.destroyed) handleOf(socket)?.readStart?.();
+}
+
+interface ReceiveHandle {
+  recvStop?(): number;
+  recvStart?(): number;
+}
+
+/** The same for datagrams: further ones stay in the kernel's buffer, and are lost there once it is full. */
+export function holdMessages(socket: UdpSocket): void {
+  receiver(socket)?.recvStop?.();
+}
+
+/** Ends `holdMessages`. */
+export function releaseMessages(socket: UdpSocket): void {
+  receiver(socket)?.recvStart?.();
+}
+
+/** Of the state that a datagram socket keeps under a symbol of its own; `_handle` would warn of its use. Closed: none. */
+function receiver(socket: UdpSocket): ReceiveHandle | null | undefined {
+  const symbol = Object.getOwnPropertySymbols(socket).find(({ description }) => description === "state symbol");
+  if (symbol === undefined) return undefined;
+  return (socket as unknown as Record<symbol, { readonly handle?: ReceiveHandle | null }>)[symbol]?.handle;
 }
 
 function handleOf(socket: Duplex): ReadHandle | null | undefined {

@@ -27,6 +27,19 @@ export const DEFAULT_LIMITS: EgressLimits = {
   newFlowsPerSecond: 1000,
 };
 
+/** Pieces of a head or ClientHello that are read as they come. */
+export const FREE_PIECES = 8;
+/** Longest pause before a further piece: four looks a second at a connection that says one byte at a time. */
+export const MAX_DRIP_PAUSE_MS = 250;
+
+/**
+ * Milliseconds without a look at a connection of whose head so many pieces came, none of them the last: 1, doubling. Who
+ * has sent all of it waits for one pause at most, about as long as it took so far; who drips costs next to nothing.
+ */
+export function dripPause(pieces: number): number {
+  return pieces < FREE_PIECES ? 0 : Math.min(2 ** (pieces - FREE_PIECES), MAX_DRIP_PAUSE_MS);
+}
+
 /** First head on the explicit proxy port: targets are short there, and nothing is known about the caller yet. */
 export const PROXY_HEAD_BYTES = 8 * 1024;
 /** Request head behind an allowed connection. */

@@ -145,6 +145,7 @@ export class SandboxEgress implements AsyncDisposable {
       tools: deps.tools,
       ...(deps.proxyPort === undefined ? {} : { proxyPort: deps.proxyPort }),
       names: this.#names,
+      share,
       admit: () => {
         const full =
           this.#flows.size >= this.#limits.flows

@@ -1,7 +1,7 @@
 import { createSocket, type RemoteInfo, type Socket as UdpSocket } from "node:dgram";
 import { createServer, type Server, type Socket } from "node:net";
 import type { FairShare } from "../fair-share.ts";
-import { holdReads, releaseReads } from "../hold-reads.ts";
+import { holdMessages, holdReads, releaseMessages, releaseReads } from "../hold-reads.ts";
 import { normaliseHost } from "../host-name.ts";
 import type { LimitName } from "../limit-events.ts";
 import { DNS_MESSAGE_BYTES, DNS_TCP_CONNECTIONS, DNS_TCP_IDLE_MS, DNS_TCP_PAUSE_MS, DNS_WAITING } from "../limits.ts";
@@ -20,6 +20,8 @@ export class DnsServer implements AsyncDisposable {
   #timer: NodeJS.Timeout | undefined;
   /** The questions that wait are answered when it is the sandbox's turn. */
   #turn = false;
+  /** As many questions wait as may: the kernel loses further ones, at no cost of ours. */
+  #held = false;
   #udp: UdpSocket | undefined;
   #tcp: Server | undefined;
 
@@ -47,6 +49,10 @@ export class DnsServer implements AsyncDisposable {
   #ask(message: Buffer, peer: RemoteInfo): void {
     if (message.length > DNS_MESSAGE_BYTES) return;
     if (this.#waiting.length < DNS_WAITING) this.#waiting.push({ message, peer });
+    if (this.#waiting.length >= DNS_WAITING && !this.#held && this.#udp !== undefined) {
+      this.#held = true;
+      holdMessages(this.#udp);
+    }
     if (this.#timer !== undefined || this.#turn) return;
     if (this.#share.ready()) this.#answerWaiting();
     else {
@@ -60,6 +66,14 @@ export class DnsServer implements AsyncDisposable {
 
   #answerWaiting(): void {
     this.#timer = undefined;
+    this.#answerSome();
+    // Not at the first free place: each beginning reads dozens.
+    if (!this.#held || this.#waiting.length > DNS_WAITING / 2 || this.#udp === undefined) return;
+    this.#held = false;
+    releaseMessages(this.#udp);
+  }
+
+  #answerSome(): void {
     while (this.#waiting.length > 0) {
       const pause = this.#rate.waitMs;
       if (pause > 0) {

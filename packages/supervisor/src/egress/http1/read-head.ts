@@ -1,11 +1,13 @@
 import type { Channel } from "../channel.ts";
+import { dripPause } from "../limits.ts";
 import { findHeadEnd, HttpParseError, isHopeless } from "./head.ts";
 
 const EMPTY: Buffer = Buffer.alloc(0);
 
 /**
  * The next head with its empty line; undefined when the connection ended before its first byte. `firstMs` limits the
- * wait for the first byte, `restMs` the time from there to the end of the head, however the bytes drip in.
+ * wait for the first byte, `restMs` the time from there to the end of the head, however the bytes drip in: the more
+ * pieces, the more rarely they are looked at.
  */
 export async function readHead(
   channel: Channel,
@@ -15,7 +17,9 @@ export async function readHead(
 ): Promise<Buffer | undefined> {
   let bytes = EMPTY;
   let until = 0;
-  for (;;) {
+  for (let pieces = 0; ; pieces += 1) {
+    const pause = dripPause(pieces);
+    if (pause > 0) await channel.rest(pause);
     const next = channel.read(bytes.length === 0 ? firstMs : Math.max(1, until - channel.now()));
     const chunk = next instanceof Promise ? await next : next;
     if (chunk === null) {
