@@ -121,6 +121,8 @@ export function openConnection(endpoint: Endpoint, keepalive: Keepalive = KEEPAL
       session.off("error", failed);
       // Until a call takes over, a loss shows in that call.
       session.on("error", () => {});
+      // The limit ended it in the same turn, and was told.
+      if (session.destroyed) return;
       session.setLocalWindowSize(STREAM_WINDOW_BYTES);
       if (endpoint.kind !== "unix") keepAlive(session, keepalive);
       resolve({ session, socket });

@@ -95,6 +95,25 @@ describe("a lane connection", () => {
     expect(new Set(codes)).toEqual(new Set(["ResourceExhausted"]));
   });
 
+  it("may be closed in the moment in which it is made", async () => {
+    stand = await Stand.start({});
+    let socket: Socket | undefined;
+    const connection = new Connection({
+      dial: () => {
+        socket = dial(stand.port, "127.0.0.1");
+        return socket;
+      },
+    });
+    const call = new ClientCall(
+      connection.request(requestFields(`/${Echo.typeName}/Unary`, "application/grpc+proto", undefined)),
+    );
+    const ended = codeOf(call.messages.next());
+    // Behind the session's own listener: it has begun by then, and says so a little later, when it is gone.
+    socket!.once("connect", () => connection.close());
+    expect(await ended).not.toBe("OK");
+    await new Promise(setImmediate);
+  });
+
   it("says UNAVAILABLE where nobody listens", async () => {
     stand = await Stand.start({});
     const { port } = stand;

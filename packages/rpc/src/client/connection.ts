@@ -78,7 +78,10 @@ export class Connection {
       strictFieldWhitespaceValidation: false,
     });
     const leave = (): void => this.#leave(session);
-    session.once("connect", () => session.setLocalWindowSize(this.#options.connectionWindow ?? CONNECTION_WINDOW));
+    session.once("connect", () => {
+      // Told in a later turn: the session may be gone by then.
+      if (!session.destroyed) session.setLocalWindowSize(this.#options.connectionWindow ?? CONNECTION_WINDOW);
+    });
     // Of an error, each stream tells its caller.
     for (const event of ["goaway", "close", "error"]) session.on(event, leave);
     if (keepalive !== undefined) keepAlive(session, keepalive);
