@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { parseArgs } from "node:util";
 import { OpenShell } from "@openshell/api";
+import { LOG_LINES } from "@openshell/gateway/compute/limits.ts";
 import { policyMessage, SCOPE, type TestSandbox } from "../tests/support/api.ts";
 import { insideTestNetwork } from "../tests/support/enter.ts";
 import { TestInternet } from "../tests/support/internet/index.ts";
@@ -17,8 +18,8 @@ import { growth, type Sample } from "./support/trend.ts";
  *     npm run test:soak [-- --minutes N] [--supervisors N] [--sandboxes N]
  *
  * By turns the policy of a real sandbox and that of a simulated one; every tenth time a credential of a provider that all
- * of them share. The gateway keeps 2,000 log lines of each sandbox: the simulated ones begin with as many, so that what
- * grows is no log that fills up.
+ * of them share. The gateway keeps 2,000 log lines of each sandbox: all of them begin with as many, so that what grows
+ * is no log that fills up.
  * Memory is looked at once a minute, after a collection (in use) and as the machine sees it (PSS). Its growth is that of
  * the straight line through the samples of all but the first fifth of the time, in which pools and caches fill. Exit status
  * 1 when it exceeds the bound, or a change was not acknowledged.
@@ -36,6 +37,8 @@ const PROVIDER = "shared";
 const PROVIDER_EVERY = 10;
 /** The simulated sandboxes' logs are full by then. */
 const FILLED_MS = 12_000;
+/** Those of the real ones fill by quick changes. */
+const FILL_LIMIT_MS = 300_000;
 const QUIET_LIMIT_MS = 30_000;
 
 const policyFor = (round: number): string => `
@@ -102,6 +105,8 @@ async function main(): Promise<number> {
     const { activeVersion } = await client.unary(OpenShell.method.getSandboxPolicyStatus, request);
     if (activeVersion < version) throw new Error(`${sandbox} decides by version ${activeVersion}, not ${version}`);
   };
+  console.log("filling the logs of the sandboxes");
+  await Promise.all(real.map((sandbox, index) => fill(simulation, sandbox.name, index)));
   const samples: Sample[] = [];
   const startedAt = performance.now();
   const totalMs = minutes * 60_000;
@@ -136,6 +141,21 @@ async function main(): Promise<number> {
   console.log(`${rounds} changes, ${failures.length} failures`);
   for (const failure of failures.slice(0, 10)) console.error(failure);
   return [failures.length === 0, ...judged(samples)].every(Boolean) ? 0 : 1;
+}
+
+/** Changes the policy of a sandbox until the gateway keeps as many lines of its log as it ever does. */
+async function fill(simulation: Simulation, sandbox: string, index: number): Promise<void> {
+  using client = simulation.client();
+  const request = { workspaceScope: SCOPE, sandbox };
+  const end = performance.now() + FILL_LIMIT_MS;
+  for (let round = 0; performance.now() < end; round += 1) {
+    const policy = policyMessage(policyFor(-1 - index - round * 1000));
+    await client.unary(OpenShell.method.updateConfig, { ...request, policy });
+    if (round % 50 > 0) continue;
+    const { logs } = await client.unary(OpenShell.method.getSandboxLogs, { ...request, lines: LOG_LINES });
+    if (logs.length >= LOG_LINES) return;
+  }
+  throw new Error(`the log of ${sandbox} is not full after ${FILL_LIMIT_MS / 1000} s`);
 }
 
 function lineOf({ minutes, live, pages }: Sample): string {
