@@ -360,11 +360,10 @@ describe("the gateway process", () => {
       starts.push(ms);
       await gateway.end();
     }
-    const median = (times: readonly number[]) => times.toSorted((a, b) => a - b)[3]!;
-    const ratio = median(starts) / median(plain);
-    console.log(
-      `gateway start to ready: median ${median(starts).toFixed(0)} ms, ${ratio.toFixed(1)} times the start of Node`,
-    );
+    // The shortest of each: what else the machine does can only add.
+    const [start, node] = [Math.min(...starts), Math.min(...plain)];
+    const ratio = start / node;
+    console.log(`gateway start to ready: ${start.toFixed(0)} ms at best, ${ratio.toFixed(1)} times the start of Node`);
     // 250 ms are the budget where Node itself takes 20.
     expect(ratio).toBeLessThan(250 / 20);
   });
