@@ -17,13 +17,13 @@ import { stopForReplacement } from "./stop.ts";
 /**
  * A young generation of 4 MB in place of 16: it is collected before V8 counts the buffers of bulk output as memory pressure
  * and collects everything. One thread that helps to collect in place of four, which cost more than they bring with so small a
- * one. And a heap that is collected when it is 1.6 times what it was, not four times: a burst of changes to thousands of
+ * one. And a heap that is collected when it is twice what it was, not four times: a burst of changes to thousands of
  * sandboxes would leave hundreds of megabytes behind. Hosts have other limits: small proxied requests cost them more with these.
  */
 export const GATEWAY_NODE_OPTIONS: readonly string[] = [
   "--max-semi-space-size=4",
   "--v8-pool-size=1",
-  "--heap-growing-percent=60",
+  "--heap-growing-percent=100",
 ];
 
 /** From the start of the process to its readiness; includes keys, certificates and migrations of a large store. Milliseconds. */
