@@ -21,6 +21,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { systemClock } from "@openshell/base";
 import { BoundedQueue } from "@openshell/base/queue.ts";
+import { revisionNumber } from "@openshell/gateway/delivery/snapshot.ts";
 import { configUpdate, environmentUpdate, type Known } from "./messages.ts";
 
 /** Messages that wait in one direction. */
@@ -213,7 +214,6 @@ export class PollingSession {
   async #show(call: { readonly headers: object }): Promise<void> {
     const evidence = this.#evidence;
     if (evidence === undefined) return;
-    const number = (revision: string): bigint => (revision === "" ? 0n : BigInt(`0x${revision.slice(0, 16)}`));
     const { attachmentEpoch, policyHash, processInstanceId } = evidence;
     const { credentialsInstalled, policyActive, launchEnvironmentInstalled } = evidence;
     const whole = credentialsInstalled && policyActive && launchEnvironmentInstalled;
@@ -227,8 +227,8 @@ export class PollingSession {
       credentialsInstalled,
       policyActive,
       launchEnvironmentInstalled,
-      providerEnvRevision: number(evidence.providerRevision),
-      configRevision: number(evidence.configRevision),
+      providerEnvRevision: revisionNumber(evidence.providerRevision),
+      configRevision: revisionNumber(evidence.configRevision),
       reason: whole ? ProviderReadinessReason.UNSPECIFIED : ProviderReadinessReason.POLICY_ACTIVATION_FAILED,
     });
     await this.#options.clients.api.reportProviderReadiness(
