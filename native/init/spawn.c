@@ -42,6 +42,8 @@ bool main_begun(void) {
   return begun;
 }
 
+static bool lives(struct helper *h);
+
 static int start_helper(struct helper *h, void (*run)(int, struct bytes), struct bytes argument) {
   int pair[2];
   if (h->socket >= 0) close(h->socket);
@@ -91,7 +93,7 @@ int identifier_start(void) { return start_helper(&identifier, identify_main, (st
 
 int identifier_attach(int socket) {
   struct iovec iov = {"", 1};
-  if (identifier.pid < 0 && identifier_start() < 0) return -1;
+  if (!lives(&identifier) && identifier_start() < 0) return -1;
   return send_fds(identifier.socket, &iov, 1, &socket, 1, MSG_DONTWAIT) < 0 ? failed("identifier", "send") : 0;
 }
 
@@ -142,7 +144,7 @@ int spawn_begin(uint32_t id, bool main, struct bytes request) {
   while (s < spawns + SPAWNS_MAX && s->used) s++;
   errno = EAGAIN;
   if (s == spawns + SPAWNS_MAX || agent_count + SPAWNS_MAX >= AGENTS_MAX) return failed("spawn", "too many processes at once");
-  if (zygote.pid < 0 && zygote_start(restrictions, NULL) < 0) return -1;
+  if (!lives(&zygote) && zygote_start(restrictions, NULL) < 0) return -1;
   struct reader r = {request.data, request.data + request.size, false};
   *s = (struct spawn){.used = true, .main = main, .id = id, .handle = next_handle++, .report = -1, .since = monotonic_ms()};
   s->terminal = get_u8(&r) == STDIO_PTY;
@@ -233,6 +235,22 @@ static void helper_ended(struct helper *h) {
   }
   close(h->socket);
   h->socket = -1;
+}
+
+/* Also asks the kernel: who notices the death of a helper asks for the next one before init has reaped the last. */
+static bool lives(struct helper *h) {
+  struct pollfd end = {h->socket, 0, 0};
+  if (h->pid < 0) return false;
+  if (poll(&end, 1, 0) <= 0 || !(end.revents & (POLLHUP | POLLERR))) return true;
+  for (int waited = 0; waited < DEATH_MS; waited++) {
+    siginfo_t info = {.si_pid = 0};
+    if (waitid(P_PID, (id_t)h->pid, &info, WEXITED | WNOHANG) == 0 && info.si_pid == h->pid) {
+      helper_ended(h);
+      return false;
+    }
+    pause_ms(1);
+  }
+  return true;
 }
 
 static void report_exit(uint32_t handle, const siginfo_t *info) {

@@ -58,6 +58,12 @@ async function flowOf(
 const close = (owners: readonly SocketOwner[]): void => {
   for (const { exeFd } of owners) if (exeFd !== undefined) closeSync(exeFd);
 };
+const helpersOf = ({ launched: { pid } }: TestSandbox): number[] =>
+  readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8")
+    .trim()
+    .split(" ")
+    .map(Number)
+    .filter((child) => readFileSync(`/proc/${child}/comm`, "utf8") === "openshell-init\n");
 const CLIENT = "import socket, sys, time; s = socket.create_connection((sys.argv[1], 443), 5); time.sleep(60)";
 
 describe("identify", () => {
@@ -227,12 +233,46 @@ s.sendall(b"x"); time.sleep(0.2); os.execv("/bin/sleep", ["sleep", "60"])`;
   });
 
   it("and spawning work again after init's helpers died", async () => {
-    const children = readFileSync(`/proc/${sandbox.launched.pid}/task/${sandbox.launched.pid}/children`, "utf8");
-    for (const pid of children.trim().split(" ")) endInit(Number(pid));
+    for (const pid of helpersOf(sandbox)) endInit(pid);
+    // What a dying helper has been given already goes with it.
     await new Promise((resolve) => setTimeout(resolve, 100));
     const { process: client, socket, owners } = await flowOf(["python3", "-c", CLIENT, "1.2.3.4"]);
     expect(owners[0]?.pid).toBe(client.pid);
     close(owners);
+    socket.destroy();
+    await client.signal(9);
+    await outcome(client);
+  });
+
+  it("waits for an identifier that gets no time on a busy machine", async () => {
+    const { process: client, socket, pair, owners } = await flowOf(["python3", "-c", CLIENT, "1.2.3.4"]);
+    close(owners);
+    const helpers = helpersOf(sandbox);
+    for (const pid of helpers) process.kill(pid, "SIGSTOP");
+    const asked = Array.from({ length: 50 }, () => sandbox.boundary.identify(pair));
+    await new Promise((resolve) => setTimeout(resolve, 4_000));
+    for (const pid of helpers) process.kill(pid, "SIGCONT");
+    for (const found of await Promise.all(asked)) {
+      expect(found[0]?.pid).toBe(client.pid);
+      close(found);
+    }
+    socket.destroy();
+    await client.signal(9);
+    await outcome(client);
+  });
+
+  it("asks again what an identifier took with it when it died", async () => {
+    const { process: client, socket, pair, owners } = await flowOf(["python3", "-c", CLIENT, "1.2.3.4"]);
+    close(owners);
+    const helpers = helpersOf(sandbox);
+    for (const pid of helpers) process.kill(pid, "SIGSTOP");
+    const asked = Array.from({ length: 50 }, () => sandbox.boundary.identify(pair));
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    for (const pid of helpers) endInit(pid);
+    for (const found of await Promise.all(asked)) {
+      expect(found[0]?.pid).toBe(client.pid);
+      close(found);
+    }
     socket.destroy();
     await client.signal(9);
     await outcome(client);

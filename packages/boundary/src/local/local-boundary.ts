@@ -1,4 +1,5 @@
 import { fstatSync } from "node:fs";
+import { setTimeout as sleep } from "node:timers/promises";
 import { RuntimeError } from "@openshell/base";
 import {
   type Boundary,
@@ -14,6 +15,7 @@ import {
   type SocketPair,
   type SpawnSpec,
 } from "../boundary.ts";
+import { boundaryLost } from "./boundary-error.ts";
 import { ByteWriter } from "./bytes.ts";
 import { closeDescriptors, type Message, type MessageChannel } from "./channel.ts";
 import {
@@ -49,7 +51,6 @@ import { exitStatus, LocalProcess, openStreams, type ProcessHost } from "./proce
 const SPAWN_LIMIT_MS = 30_000;
 const SIGKILL = 9;
 /** Identify has 5 ms of its own inside; the rest is queueing behind other questions. */
-const IDENTIFY_LIMIT_MS = 2_000;
 /** Every canary is one or two system calls, the slowest 0.2 s; the rest is a busy machine. */
 const PROBE_LIMIT_MS = 10_000;
 /** Far more than 64 whole numbers. */
@@ -57,6 +58,8 @@ const ANSWER_BYTES = 4_096;
 /** Init leaves within its grace time; its processes may take a moment to die. */
 const TERMINATE_MARGIN_MS = 10_000;
 /** After the connection ended by itself: how long init may take to be gone (a busy kernel) before this counts as a detachment. */
+/** Before each try of a question whose identifying process died; the next one takes over within milliseconds. */
+const IDENTIFIER_PAUSES_MS = [0, 5, 50] as const;
 const GONE_LIMIT_MS = 5_000;
 /** For a successor (docs/architecture/boundary.md). */
 export const STATE_MAX_BYTES = 256 << 10;
@@ -160,8 +163,18 @@ export class LocalBoundary implements Boundary {
 
   async identify(socket: SocketPair): Promise<readonly SocketOwner[]> {
     const question = encodeIdentify(socket);
-    const channel = await this.#openIdentifier();
-    return channel.request(FRAME_IDENTIFY, question, (message) => decodeOwners(message, keyOf), IDENTIFY_LIMIT_MS);
+    const ask = (channel: MessageChannel): Promise<readonly SocketOwner[]> =>
+      channel.request(FRAME_IDENTIFY, question, (message) => decodeOwners(message, keyOf));
+    for (const pause of IDENTIFIER_PAUSES_MS) {
+      if (pause > 0) await sleep(pause);
+      const channel = await this.#openIdentifier();
+      try {
+        return await ask(channel);
+      } catch (error) {
+        if (!channel.closed) throw error;
+      }
+    }
+    throw boundaryLost("the process that finds owners of sockets ends again and again");
   }
 
   async saveState(blob: Uint8Array): Promise<void> {

@@ -12,10 +12,11 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { RuntimeError } from "@openshell/base";
 import type { SocketOwner, SocketPair } from "@openshell/boundary";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WorkerHasher } from "./hash.ts";
-import { Identifier, sameOwners } from "./identify.ts";
+import { type Identification, Identifier, sameOwners } from "./identify.ts";
 
 const pair: SocketPair = {
   family: 4,
@@ -148,6 +149,19 @@ describe("identities", () => {
   ])("unknown when %s", async (_, identify) => {
     const identifier = new Identifier({ identify, hasher, now: later });
     expect((await identifier.identify(pair)).known).toBe(false);
+  });
+
+  test("a lookup that fails says by which code, and nothing else", async () => {
+    const ask = (error: Error): Promise<Identification> =>
+      new Identifier({ identify: async () => Promise.reject(error), hasher, now: later }).identify(pair);
+    expect(await ask(new RuntimeError("boundary_timeout", "not answered /secret"))).toEqual({
+      known: false,
+      reason: "failed to resolve peer binary: the lookup failed (boundary_timeout)",
+    });
+    expect(await ask(new Error("/secret"))).toEqual({
+      known: false,
+      reason: "failed to resolve peer binary: the lookup failed (unexpected)",
+    });
   });
 
   test("one unreadable owner spoils them all", async () => {

@@ -1,5 +1,6 @@
 import { closeSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
+import { RuntimeError } from "@openshell/base";
 import type { ExecutableKey, SocketOwner, SocketPair } from "@openshell/boundary";
 import type { ProcessIdentity } from "@openshell/policy/decision.ts";
 import type { ExecutableHasher } from "./hash.ts";
@@ -52,8 +53,9 @@ export class Identifier {
         found = await this.#deps.identify(pair);
         if (found.length > 0) break;
       }
-    } catch {
-      return { known: false, reason: "failed to resolve peer binary: the lookup failed" };
+    } catch (error) {
+      const cause = error instanceof RuntimeError ? error.code : "unexpected";
+      return { known: false, reason: `failed to resolve peer binary: the lookup failed (${cause})` };
     }
     const open = new Set(found.flatMap((owner) => (owner.exeFd === undefined ? [] : [owner.exeFd])));
     try {
