@@ -9,8 +9,15 @@ import { PollingHosts } from "./polling/hosts.ts";
 export const VARIANTS = ["workspace", "sandbox", "revision 0", "revision 1"] as const;
 export type Variant = (typeof VARIANTS)[number];
 
-/** Between two looks of a supervisor that polls. Milliseconds. */
-export const LOOK_MS = 500;
+/** Between two looks of a supervisor that polls, where nothing else is said. Milliseconds. */
+const LOOK_MS = 500;
+
+export interface VariantOptions {
+  /** Keys of `[openshell.gateway]`, TOML. */
+  readonly keys?: string;
+  /** Between two looks of a supervisor that polls. Milliseconds. */
+  readonly lookMs?: number;
+}
 
 /** A gateway whose supervisors are of one kind. */
 export class VariantGateway implements AsyncDisposable {
@@ -23,15 +30,18 @@ export class VariantGateway implements AsyncDisposable {
     this.polling = polling;
   }
 
-  /** @param keys of `[openshell.gateway]`, TOML. */
-  static async start(net: TestInternet, variant: Variant, keys = ""): Promise<VariantGateway> {
+  static async start(
+    net: TestInternet,
+    variant: Variant,
+    { keys = "", lookMs = LOOK_MS }: VariantOptions = {},
+  ): Promise<VariantGateway> {
     const placement = variant === "sandbox" ? "sandbox" : "workspace";
     const extra = `[openshell.gateway]\n${keys}\n[openshell.supervisor]\nplacement = "${placement}"\n`;
     const gateway = { extra };
     if (variant === "workspace" || variant === "sandbox")
       return new VariantGateway(await TestGateway.start(net, { gateway }), undefined);
     const revision = variant === "revision 0" ? 0 : 1;
-    const polling = await PollingHosts.start({ revision, intervalMs: LOOK_MS });
+    const polling = await PollingHosts.start({ revision, intervalMs: lookMs });
     try {
       const started = await TestGateway.start(net, { gateway, env: polling.env });
       polling.serve(started.folders.hostSocket);

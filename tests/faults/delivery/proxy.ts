@@ -1,21 +1,11 @@
-import { createServer, type Http2Server, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
-import { connect } from "node:net";
 import { setTimeout as sleep } from "node:timers/promises";
-import {
-  type Client,
-  createClient,
-  createContextKey,
-  createContextValues,
-  type HandlerContext,
-} from "@connectrpc/connect";
+import { type Client, createClient } from "@connectrpc/connect";
 import { SupervisorGateway } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { createLaneTransport, grpcLane, type LaneTransport } from "@openshell/rpc";
+import { HostLink } from "../../support/host-link.ts";
 import { spoil } from "./spoil.ts";
 import { Stall } from "./stall.ts";
 import { hostStep, supervisorStep } from "./steps.ts";
 
-/** SessionAccepted, as the host reads it. Bytes. */
-const MESSAGE_BYTES = 8 * 1024 * 1024;
 /** The other half of a pair follows within this, or does not follow. Milliseconds. */
 const COUNTERPART_MS = 300;
 /** So long something is seen to happen at most, after a message that puts something in force, and after its answer. Milliseconds. */
@@ -61,12 +51,12 @@ export interface ProxyHooks {
 
 type Message = Parameters<typeof supervisorStep>[0] | Parameters<typeof hostStep>[0];
 interface Connection {
-  readonly session: ServerHttp2Session;
+  /** Ends the host's side. */
+  readonly end: () => void;
   readonly client: Client<typeof SupervisorGateway>;
   /** Of the host, as its hello says; 0 before. */
   pid: number;
 }
-const CONNECTION = createContextKey<Connection | undefined>(undefined);
 
 /**
  * Stands between hosts and their gateway: takes their connections, opens one to the gateway for each, and passes the
@@ -74,10 +64,8 @@ const CONNECTION = createContextKey<Connection | undefined>(undefined);
  * side ends on the other.
  */
 export class HostProxy implements AsyncDisposable {
-  readonly #target: string;
   readonly #hooks: ProxyHooks;
-  readonly #server: Http2Server;
-  readonly #connections = new Map<ServerHttp2Session, Connection>();
+  readonly #link: HostLink<Connection>;
   readonly #armed = new Set<ProxyStrike>();
   /** By sandbox. */
   readonly #stalls = new Map<string, Stall>();
@@ -91,45 +79,37 @@ export class HostProxy implements AsyncDisposable {
   #closed = false;
 
   constructor(target: string, hooks: ProxyHooks) {
-    this.#target = target;
     this.#hooks = hooks;
-    const lane = grpcLane({
-      readMaxBytes: MESSAGE_BYTES,
-      contextValues: (stream) => createContextValues().set(CONNECTION, this.#connections.get(stream.session as never)),
-      routes: (router) => {
-        router.service(SupervisorGateway, {
-          connectHost: (up, context) => {
-            const { connection, options } = opened(context);
-            const step = (message: Message) => hostStep(message as never);
-            const known = identified(up, connection);
-            const down = connection.client.connectHost(this.#pass(known, step, connection), options);
-            return this.#pass(this.#learn(down), step, connection);
-          },
-          connectSupervisor: (up, context) => {
-            const { connection, options } = opened(context);
-            const step = (message: Message) => supervisorStep(message as never);
-            const whose = { sandbox: "" };
-            const known = this.#whose(up, whose);
-            const down = connection.client.connectSupervisor(this.#pass(known, step, connection, whose), options);
-            return this.#pass(down, step, connection, whose);
-          },
-          relay: (up, context) => {
-            const { connection, options } = opened(context);
-            return connection.client.relay(up, options);
-          },
-        });
-      },
+    this.#link = new HostLink({
+      target: () => target,
+      lastMs: LAST_MS,
+      open: (transport, end): Connection => ({ end, client: createClient(SupervisorGateway, transport), pid: 0 }),
+      service: (called) => ({
+        connectHost: (up, context) => {
+          const { connection, options } = called(context);
+          const step = (message: Message) => hostStep(message as never);
+          const known = identified(up, connection);
+          const down = connection.client.connectHost(this.#pass(known, step, connection), options);
+          return this.#pass(this.#learn(down), step, connection);
+        },
+        connectSupervisor: (up, context) => {
+          const { connection, options } = called(context);
+          const step = (message: Message) => supervisorStep(message as never);
+          const whose = { sandbox: "" };
+          const known = this.#whose(up, whose);
+          const down = connection.client.connectSupervisor(this.#pass(known, step, connection, whose), options);
+          return this.#pass(down, step, connection, whose);
+        },
+        relay: (up, context) => {
+          const { connection, options } = called(context);
+          return connection.client.relay(up, options);
+        },
+      }),
     });
-    this.#server = createServer();
-    this.#server.on("stream", (stream, headers) => void lane.handle(stream as ServerHttp2Stream, headers));
-    this.#server.on("session", (session) => this.#open(session));
   }
 
-  async listen(path: string): Promise<void> {
-    await new Promise<void>((resolve, reject) => {
-      this.#server.once("error", reject);
-      this.#server.listen(path, resolve);
-    });
+  listen(path: string): Promise<void> {
+    return this.#link.listen(path);
   }
 
   arm(strike: ProxyStrike): void {
@@ -154,29 +134,13 @@ export class HostProxy implements AsyncDisposable {
 
   /** Every host has to come back. */
   cutAll(): void {
-    for (const connection of this.#connections.values()) this.#cut(connection, "all of them");
+    for (const connection of this.#link.connections()) this.#cut(connection, "all of them");
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     for (const stall of this.#stalls.values()) stall.release();
-    for (const session of this.#connections.keys()) session.destroy();
-    if (this.#server.listening) await new Promise<void>((resolve) => this.#server.close(() => resolve()));
-  }
-
-  #open(session: ServerHttp2Session): void {
-    const dial = () => {
-      const socket = connect(this.#target);
-      socket.on("close", () => setTimeout(() => session.destroy(), LAST_MS));
-      return socket;
-    };
-    const transport: LaneTransport = createLaneTransport({ dial, readMaxBytes: MESSAGE_BYTES });
-    this.#connections.set(session, { session, client: createClient(SupervisorGateway, transport), pid: 0 });
-    session.on("error", () => {});
-    session.on("close", () => {
-      this.#connections.delete(session);
-      void transport[Symbol.asyncDispose]();
-    });
+    await this.#link[Symbol.asyncDispose]();
   }
 
   async *#learn<T extends Message>(messages: AsyncIterable<T>): AsyncGenerator<T> {
@@ -313,10 +277,10 @@ export class HostProxy implements AsyncDisposable {
     else if (step.startsWith("updateResult(") || step === "bootstrapResult") this.#hooks.effect(sandbox, ANSWERED_MS);
   }
 
-  #cut({ session }: Connection, why: string): void {
-    if (this.#closed || session.destroyed) return;
+  #cut(connection: Connection, why: string): void {
+    if (this.#closed || !this.#link.connections().includes(connection)) return;
     this.#hooks.note(`connection cut: ${why}`);
-    session.destroy();
+    connection.end();
     this.#hooks.disturb();
   }
 
@@ -346,17 +310,4 @@ async function* identified<T extends Message>(messages: AsyncIterable<T>, connec
     if (content.case === "hello" && "pid" in content.value) connection.pid = content.value.pid;
     yield message;
   }
-}
-
-function opened(context: HandlerContext): {
-  readonly connection: Connection;
-  readonly options: { readonly headers: Headers; readonly signal: AbortSignal };
-} {
-  const connection = context.values.get(CONNECTION);
-  if (connection === undefined) throw new Error("the connection has ended");
-  const headers = new Headers();
-  context.requestHeader.forEach((value, name) => {
-    if (name.startsWith("openshell-")) headers.set(name, value);
-  });
-  return { connection, options: { headers, signal: context.signal } };
 }

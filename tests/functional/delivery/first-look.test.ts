@@ -66,7 +66,7 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
     await Promise.all(
       variants.map(async (variant) => {
         const keys = `config_consistency_check_interval_seconds = ${INTERVAL_S}`;
-        const started = await VariantGateway.start(net, variant, keys);
+        const started = await VariantGateway.start(net, variant, { keys });
         gateways.set(variant, started);
         await started.gateway.createProvider("model", { KEY: "sk-first-look-0123456789" });
       }),

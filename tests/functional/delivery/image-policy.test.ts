@@ -2,13 +2,17 @@ import { mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { SandboxPhase } from "@openshell/api";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { SCOPE, TestGateway, TestSandbox } from "../../support/api.ts";
+import { SCOPE, type TestGateway, TestSandbox } from "../../support/api.ts";
 import { TestInternet } from "../../support/internet/index.ts";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
 import { makeRootFs } from "../../support/root-fs.ts";
+import { VARIANTS, VariantGateway } from "../../support/variants.ts";
 
 /** A policy that comes with the image, and one that cannot be used. */
+
+/** Between two looks of a supervisor that polls. Milliseconds. */
+const LOOK_MS = 200;
 
 const POLICY = `
 version: 1
@@ -21,9 +25,10 @@ network_policies:
 const ASK = "curl -sS -o /dev/null -w '%{http_code}' --max-time 10 https://api.example-allowed.com/";
 
 // The image is read in the same way in both modes.
-describe.skipIf(mode === "user")("an image with a policy", () => {
+describe.skipIf(mode === "user").each(VARIANTS)("(%s) an image with a policy", (variant) => {
   let before: Inventory;
   let net: TestInternet;
+  let started: VariantGateway;
   let gateway: TestGateway;
   let root: string;
 
@@ -31,13 +36,14 @@ describe.skipIf(mode === "user")("an image with a policy", () => {
     before = takeInventory();
     net = await TestInternet.start();
     await net.host("api.example-allowed.com");
-    gateway = await TestGateway.start(net);
+    started = await VariantGateway.start(net, variant, { lookMs: LOOK_MS });
+    gateway = started.gateway;
     root = gateway.user.home.path("root");
     makeRootFs(root);
     mkdirSync(join(root, "etc/openshell"), { recursive: true });
   }, 60_000);
   afterAll(async () => {
-    await gateway?.[Symbol.asyncDispose]();
+    await started?.[Symbol.asyncDispose]();
     await net?.[Symbol.asyncDispose]();
     await expectNoLeaks(before);
   });

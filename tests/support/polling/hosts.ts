@@ -1,27 +1,16 @@
 import { copyFileSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
-import { createServer, type Http2Server, type ServerHttp2Session, type ServerHttp2Stream } from "node:http2";
-import { connect } from "node:net";
 import { basename, join } from "node:path";
 import { pathToFileURL } from "node:url";
-import { createClient, createContextKey, createContextValues, type HandlerContext } from "@connectrpc/connect";
+import { createClient } from "@connectrpc/connect";
 import { OpenShell } from "@openshell/api";
 import {
   type HostDownlink,
   type HostUplink,
   SupervisorGateway,
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { createLaneTransport, grpcLane, type LaneTransport } from "@openshell/rpc";
 import { buildFolder } from "../../functional/gateway/gateway-process.ts";
+import { HostLink } from "../host-link.ts";
 import { type Attachment, type Clients, PollingSession } from "./session.ts";
-
-/** SessionAccepted, as the host reads it. Bytes. */
-const MESSAGE_BYTES = 8 * 1024 * 1024;
-
-interface Connection {
-  readonly clients: Clients;
-  readonly transport: LaneTransport;
-}
-const CONNECTION = createContextKey<Connection | undefined>(undefined);
 
 /** Looks by what they found. */
 export interface Found {
@@ -50,8 +39,7 @@ export class PollingHosts implements AsyncDisposable {
   /** Variables of the command that starts the gateway. */
   readonly env: Readonly<Record<string, string>>;
   readonly #folder: string;
-  readonly #server: Http2Server;
-  readonly #connections = new Map<ServerHttp2Session, Connection>();
+  readonly #link: HostLink<Clients>;
   readonly #attachments = new Map<string, Attachment>();
   readonly #options: { readonly revision: number; readonly intervalMs: number };
   #hostSocket = "";
@@ -67,41 +55,36 @@ export class PollingHosts implements AsyncDisposable {
       OPENSHELL_DIST: relinkedBuild(buildFolder(), this.#folder),
       OPENSHELL_TEST_HOST_SOCKET: join(this.#folder, "host.sock"),
     };
-    const lane = grpcLane({
-      readMaxBytes: MESSAGE_BYTES,
-      contextValues: (stream) => createContextValues().set(CONNECTION, this.#connections.get(stream.session as never)),
-      routes: (router) => {
-        router.service(SupervisorGateway, {
-          connectHost: (up, context) => {
-            const { clients, options: call } = opened(context);
-            return this.#learn(clients.supervisor.connectHost(this.#older(up), call));
-          },
-          connectSupervisor: (up, context) => {
-            const { clients, options: call } = opened(context);
-            const attachments = this.#attachments;
-            const { looks, problems } = this;
-            const session = new PollingSession({ ...this.#options, clients, attachments, looks, problems });
-            return session.run(up, call);
-          },
-          relay: (up, context) => {
-            const { clients, options: call } = opened(context);
-            return clients.supervisor.relay(up, call);
-          },
-        });
-      },
+    this.#link = new HostLink({
+      target: () => this.#hostSocket,
+      open: (transport): Clients => ({
+        supervisor: createClient(SupervisorGateway, transport),
+        api: createClient(OpenShell, transport),
+      }),
+      service: (called) => ({
+        connectHost: (up, context) => {
+          const { connection, options: call } = called(context);
+          return this.#learn(connection.supervisor.connectHost(this.#older(up), call));
+        },
+        connectSupervisor: (up, context) => {
+          const { connection: clients, options: call } = called(context);
+          const attachments = this.#attachments;
+          const { looks, problems } = this;
+          const session = new PollingSession({ ...this.#options, clients, attachments, looks, problems });
+          return session.run(up, call);
+        },
+        relay: (up, context) => {
+          const { connection, options: call } = called(context);
+          return connection.supervisor.relay(up, call);
+        },
+      }),
     });
-    this.#server = createServer();
-    this.#server.on("stream", (stream, headers) => void lane.handle(stream as ServerHttp2Stream, headers));
-    this.#server.on("session", (session) => this.#open(session));
   }
 
   /** @param options `intervalMs`: between two looks. */
   static async start(options: { readonly revision: number; readonly intervalMs: number }): Promise<PollingHosts> {
     const hosts = new PollingHosts(options);
-    await new Promise<void>((resolve, reject) => {
-      hosts.#server.once("error", reject);
-      hosts.#server.listen(hosts.env["OPENSHELL_TEST_HOST_SOCKET"], resolve);
-    });
+    await hosts.#link.listen(hosts.env["OPENSHELL_TEST_HOST_SOCKET"]!);
     return hosts;
   }
 
@@ -111,25 +94,8 @@ export class PollingHosts implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    for (const session of this.#connections.keys()) session.destroy();
-    await new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    await this.#link[Symbol.asyncDispose]();
     rmSync(this.#folder, { recursive: true, force: true });
-  }
-
-  #open(session: ServerHttp2Session): void {
-    const dial = () => {
-      const socket = connect(this.#hostSocket);
-      socket.on("close", () => session.destroy());
-      return socket;
-    };
-    const transport = createLaneTransport({ dial, readMaxBytes: MESSAGE_BYTES });
-    const clients = { supervisor: createClient(SupervisorGateway, transport), api: createClient(OpenShell, transport) };
-    this.#connections.set(session, { clients, transport });
-    session.on("error", () => {});
-    session.on("close", () => {
-      this.#connections.delete(session);
-      void transport[Symbol.asyncDispose]();
-    });
   }
 
   async *#older(messages: AsyncIterable<HostUplink>): AsyncGenerator<HostUplink> {
@@ -154,16 +120,6 @@ export class PollingHosts implements AsyncDisposable {
       yield message;
     }
   }
-}
-
-function opened(context: HandlerContext) {
-  const connection = context.values.get(CONNECTION);
-  if (connection === undefined) throw new Error("the connection has ended");
-  const headers = new Headers();
-  context.requestHeader.forEach((value, name) => {
-    if (name.startsWith("openshell-")) headers.set(name, value);
-  });
-  return { clients: connection.clients, options: { headers, signal: context.signal } };
 }
 
 /** The build, in a folder below `parent`, with a host that dials `$OPENSHELL_TEST_HOST_SOCKET`; everything else is linked. */
