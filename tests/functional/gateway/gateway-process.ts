@@ -47,6 +47,8 @@ export class GatewayProcess implements AsyncDisposable {
   readonly home: TestHome;
   readonly name: string;
   readonly paths: GatewayPaths;
+  /** Folder of the bundles. */
+  build = buildFolder();
   #child: ChildProcess | undefined;
   #stderr: Promise<string> = Promise.resolve("");
   readonly #managers: Http2SessionManager[] = [];
@@ -74,7 +76,7 @@ export class GatewayProcess implements AsyncDisposable {
   /** Starts it and waits for its word of readiness; `ready: false` is an outcome like another. */
   async start(args: readonly string[] = [], env: Record<string, string> = {}): Promise<StartOutcome> {
     const startedAt = performance.now();
-    const program = join(buildFolder(), "gateway.mjs");
+    const program = join(this.build, "gateway.mjs");
     const serve = ["serve", "--name", this.name, "--ready-fd", "3", ...args];
     const options = ["--disable-sigusr1", ...GATEWAY_NODE_OPTIONS];
     const child = spawnCommand([process.execPath, ...options, program, ...serve], {
