@@ -244,31 +244,21 @@ s.sendall(b"x"); time.sleep(0.2); os.execv("/bin/sleep", ["sleep", "60"])`;
     await outcome(client);
   });
 
-  it("waits for an identifier that gets no time on a busy machine", async () => {
+  it.each([
+    [
+      "waits for an identifier that gets no time on a busy machine",
+      4_000,
+      (pid: number) => process.kill(pid, "SIGCONT"),
+    ],
+    ["asks again what an identifier took with it when it died", 100, endInit],
+  ])("%s", async (_name, stoppedMs, goOn) => {
     const { process: client, socket, pair, owners } = await flowOf(["python3", "-c", CLIENT, "1.2.3.4"]);
     close(owners);
     const helpers = helpersOf(sandbox);
     for (const pid of helpers) process.kill(pid, "SIGSTOP");
     const asked = Array.from({ length: 50 }, () => sandbox.boundary.identify(pair));
-    await new Promise((resolve) => setTimeout(resolve, 4_000));
-    for (const pid of helpers) process.kill(pid, "SIGCONT");
-    for (const found of await Promise.all(asked)) {
-      expect(found[0]?.pid).toBe(client.pid);
-      close(found);
-    }
-    socket.destroy();
-    await client.signal(9);
-    await outcome(client);
-  });
-
-  it("asks again what an identifier took with it when it died", async () => {
-    const { process: client, socket, pair, owners } = await flowOf(["python3", "-c", CLIENT, "1.2.3.4"]);
-    close(owners);
-    const helpers = helpersOf(sandbox);
-    for (const pid of helpers) process.kill(pid, "SIGSTOP");
-    const asked = Array.from({ length: 50 }, () => sandbox.boundary.identify(pair));
-    await new Promise((resolve) => setTimeout(resolve, 100));
-    for (const pid of helpers) endInit(pid);
+    await new Promise((resolve) => setTimeout(resolve, stoppedMs));
+    for (const pid of helpers) goOn(pid);
     for (const found of await Promise.all(asked)) {
       expect(found[0]?.pid).toBe(client.pid);
       close(found);
