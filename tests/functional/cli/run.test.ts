@@ -61,6 +61,11 @@ test("input and output are the same bytes, however many", async () => {
   ]);
 });
 
+test("without a command, what the input says is run by a shell, and nothing else is printed", async () => {
+  const result = await openshell.run(["run"], { stdin: "echo hi\necho no >&2\ntest -t 0 || exit 3\n" });
+  expect([result.exitCode, result.stdout, result.stderr]).toEqual([3, "hi\n", "no\n"]);
+});
+
 test("a program that is not inside: where it is and what to add, which then works", async () => {
   const tool = openshell.home.write("tools/bin/agent", '#!/bin/sh\necho "agent: $*"\n');
   chmodSync(tool, 0o755);

@@ -203,6 +203,21 @@ test("what a sandbox planted in a writable volume is told after the command, bef
   expect(await at("/p:/work")).toMatchObject({ code: 0, stderr: "" });
 });
 
+test("without a command, a login shell has a terminal when its input is one", async () => {
+  const sent = async (...options: Parameters<typeof run>): Promise<unknown> => {
+    serve([exit(0)]);
+    await run(...options);
+    return gateway.calls.findLast(({ method }) => method === "CreateSandbox")?.message["spec"];
+  };
+  const shell = ["/bin/sh", "-c", expect.stringContaining("exec /bin/bash -l")];
+  expect(await sent([], { stdin: "echo hi\n" })).toMatchObject({ command: shell, tty: false });
+  expect(await sent([], { stdin: "echo hi\n", columns: 80 })).toMatchObject({ command: shell, tty: false });
+  expect(await sent(["--no-tty"], { interactive: true, columns: 80 })).toMatchObject({ command: shell, tty: false });
+  expect(await sent([], { interactive: true })).toMatchObject({ command: [], tty: true });
+  expect(await sent(["--tty"])).toMatchObject({ command: [], tty: true });
+  expect(await sent(["--", "cat"], { interactive: true })).toMatchObject({ command: ["cat"], tty: false });
+});
+
 test("a terminal is told where the command works", async () => {
   serve([exit(0)]);
   const at = async (argv: string[]): Promise<string> =>

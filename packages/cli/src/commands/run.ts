@@ -3,7 +3,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT, errorLines, quote, usageError } from "../errors.ts";
 import { object } from "../model/sandbox.ts";
-import { type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
+import { LOGIN_SHELL, type Volume, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
 import { detachedLine } from "../terminal/detach-keys.ts";
@@ -32,7 +32,7 @@ export const spec: CommandSpec = {
   about: [
     "Creates a sandbox, runs COMMAND in it as its main process, joins it with this terminal, and removes the sandbox again.",
     "The exit status is the command's own; 128 + N when signal N ended it; 127 when it does not exist inside.",
-    "Without COMMAND a login shell is started.",
+    "Without COMMAND a login shell is started: in a terminal when the input is one, else it runs what the input says.",
   ],
   examples: [
     "openshell run -- id",
@@ -50,6 +50,8 @@ const NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789";
 export async function run(context: Context, args: Args): Promise<number> {
   const keep = args.has("keep");
   const tty = wantsTty(context);
+  // The gateway's own choice of a command comes with a terminal.
+  const command = args.command.length > 0 || tty ? args.command : LOGIN_SHELL;
   const volumes = volumesOf(context);
   const workdir = args.value("workdir") ?? mountedWorkdir(context.surroundings.cwd, volumes);
   if (workdir !== undefined && !workdir.startsWith("/")) {
@@ -65,7 +67,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     name,
     ...(keep ? {} : { annotations: { ...object(request["annotations"]), ...EPHEMERAL } }),
     awaitMainProcessAttachment: true,
-    spec: { ...workload, command: inFolder(args.command, workdir), tty },
+    spec: { ...workload, command: inFolder(command, workdir), tty },
   };
   await sayWhere(context, volumes, workdir);
 
@@ -206,9 +208,6 @@ export function mountedWorkdir(cwd: string, volumes: readonly Volume[]): string 
   const [only] = holding;
   return only === undefined || holding.length > 1 ? undefined : posix.join(only.target, cwd.slice(only.source.length));
 }
-
-/** A root file system need not have bash. */
-const LOGIN_SHELL = ["/bin/sh", "-c", "if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l"];
 
 /** The API has no working directory for the main process: a shell changes it and becomes the command. */
 export function inFolder(command: readonly string[], workdir: string | undefined): readonly string[] {

@@ -5,7 +5,7 @@ import { secretLooking } from "../model/environment.ts";
 import { rememberSandbox } from "../model/last-sandbox.ts";
 import { awaitsRestart, hasRun, object, sandboxObject, sandboxView } from "../model/sandbox.ts";
 import { limitSeconds, waitForPhase } from "../model/wait.ts";
-import { volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
+import { LOGIN_SHELL, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
 import { cell } from "../output/terminal.ts";
 import { attach, windowSize } from "../terminal/attach.ts";
@@ -80,6 +80,8 @@ export async function run(context: Context, args: Args): Promise<number> {
   const joined = !detach && !structured;
   if (!joined) limitSeconds(context, "OPENSHELL_PROVISION_TIMEOUT");
   const tty = wantsTty(context);
+  // The gateway's own choice of a command comes with a terminal.
+  const command = args.command.length === 0 && args.either("tty") === false ? LOGIN_SHELL : args.command;
   const volumes = volumesOf(context);
   const { request, spec: workload } = await workloadRequest(context, volumes);
   await warnOfCredentials(context, args);
@@ -93,7 +95,7 @@ export async function run(context: Context, args: Args): Promise<number> {
     awaitMainProcessAttachment: joined,
     ...serviceExposures(args),
     ...(args.has("template") ? { workloadTemplate: args.value("template") } : {}),
-    spec: { ...placement(withDriverConfig(workload, args), args), command: args.command, tty },
+    spec: { ...placement(withDriverConfig(workload, args), args), command, tty },
   };
   using interruption = Interruption.listen();
   using progress = Progress.start(context.surroundings.stderr, context.err, "Creating the sandbox");

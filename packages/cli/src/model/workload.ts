@@ -174,8 +174,14 @@ async function policyJson(file: string, context: Context): Promise<Json> {
   return policyMessage((await readPolicyFile(file, context)).policy);
 }
 
-/** A terminal inside when both ends are one here, unless told otherwise. */
-export function wantsTty(context: Context): boolean {
-  const { stdin, stdout } = context.surroundings;
-  return context.args.either("tty") ?? (stdin.isTTY === true && stdout.isTTY === true);
+/** A root file system need not have bash. */
+export const LOGIN_SHELL: readonly string[] = [
+  "/bin/sh",
+  "-c",
+  "if [ -x /bin/bash ]; then exec /bin/bash -l; fi; exec /bin/sh -l",
+];
+
+/** A terminal inside when both ends are one here, for a login shell when its input is one; unless told otherwise. */
+export function wantsTty({ args, surroundings: { stdin, stdout } }: Context): boolean {
+  return args.either("tty") ?? (stdin.isTTY === true && (stdout.isTTY === true || args.command.length === 0));
 }
