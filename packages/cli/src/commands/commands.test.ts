@@ -254,15 +254,37 @@ test("policy set: unchanged, stored, and the statuses of --wait", async () => {
     expect(looks()).toBe(before + 1);
   }
   gateway.answers.set("GetSandbox", { message: { sandbox: { status: { phase: "SANDBOX_PHASE_READY" } } } });
-  expect(await set("--wait", "--timeout", "1")).toMatchObject({ code: 124 });
+  gateway.answers.set("UpdateConfig", { message: { version: 2, policyHash: "abcdef0123456789" }, afterMs: 1_500 });
+  const begun = performance.now();
+  expect(await set("--wait", "--timeout", "2")).toMatchObject({ code: 124 });
+  // What the gateway waited is part of it.
+  expect(performance.now() - begun).toBeLessThan(2_400);
+  gateway.answers.set("UpdateConfig", { message: { version: 2, policyHash: "abcdef0123456789" } });
   const told = () =>
     gateway.calls.findLast(({ method }) => method === "UpdateConfig")?.headers["openshell-config-wait"];
-  expect(told()).toBe("1");
+  expect(told()).toBe("2");
   expect((await set("--no-wait")).code).toBe(0);
   expect(told()).toBe("0");
-  await set();
+  expect(await set()).toMatchObject({ code: 0, stderr: expect.stringContaining("version 2 is not in force yet") });
   expect(told()).toBeUndefined();
+  status = "FAILED";
+  expect(await set()).toMatchObject({ code: 0, stderr: expect.stringContaining("rejected: no good") });
   expect(await set("--no-wait", "--wait")).toMatchObject({ code: 2 });
+});
+
+test("policy get: says which version is in force while another one is wanted", async () => {
+  let activeVersion = 2;
+  gateway.answers.set("GetSandboxConfig", {
+    message: { version: 3, policyHash: "ab", policySource: "POLICY_SOURCE_SANDBOX" },
+  });
+  gateway.answers.set("GetSandboxPolicyStatus", () => ({ message: { activeVersion, revision: { version: 3 } } }));
+  expect(await stdoutOf("policy", "get", "dev")).toContain("\nActive: 2, until this one is in force\n");
+  expect(JSON.parse(await stdoutOf("policy", "get", "dev", "-o", "json"))).toMatchObject({
+    version: 3,
+    active_version: 2,
+  });
+  activeVersion = 3;
+  expect(await stdoutOf("policy", "get", "dev")).not.toContain("Active");
 });
 
 test("policy set: sections that apply at start-up stay as they are where the file has none", async () => {

@@ -59,16 +59,20 @@ interface Shown {
   readonly policy: Json | undefined;
 }
 
+/** What is wanted now; `active_version` is what the sandbox has in force. */
 async function effective(context: Context, name: string, scope: Json): Promise<Shown> {
   const config = await context.call("GetSandboxConfig", { ...scope, name });
+  const version = Number(config["version"] ?? 0);
   const source =
     text(config["policySource"])
       .replace(/^POLICY_SOURCE_/, "")
       .toLowerCase() || "sandbox";
+  const active = source === "sandbox" ? await activeVersion(context, { ...scope, sandbox: name, version }) : undefined;
   const facts = {
     scope: "sandbox",
     sandbox: name,
-    version: Number(config["version"] ?? 0),
+    version,
+    ...(active === undefined ? {} : { active_version: active }),
     hash: text(config["policyHash"]),
     status: "effective",
     config_revision: text(config["configRevision"]) || "0",
@@ -81,12 +85,19 @@ async function effective(context: Context, name: string, scope: Json): Promise<S
       ["Version", String(facts.version)],
       ["Hash", cell(facts.hash)],
       ["Status", "effective"],
+      ...(active === undefined || active === version
+        ? []
+        : [["Active", `${active}, until this one is in force`] as const]),
       ["Source", source],
       ["Config rev", cell(facts.config_revision)],
       ...(facts.global_policy_version === 0 ? [] : [["Global", String(facts.global_policy_version)] as const]),
     ],
     policy: config["policy"] === undefined ? undefined : object(config["policy"]),
   };
+}
+
+async function activeVersion(context: Context, request: Json): Promise<number> {
+  return Number((await context.call("GetSandboxPolicyStatus", request))["activeVersion"] ?? 0);
 }
 
 /** `request`: whose revision; `about`: the same as structured output says it. */

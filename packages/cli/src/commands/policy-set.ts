@@ -3,7 +3,7 @@ import type { Context } from "../context.ts";
 import { EXIT, quote, usageError } from "../errors.ts";
 import { confirmed, YES_FLAG } from "../model/confirm.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
-import { policyStored, WAIT_ABOUT, WAIT_FLAGS, waitMetadata, waitSeconds } from "../model/policy-wait.ts";
+import { beginWait, policyStored, WAIT_ABOUT, WAIT_FLAGS, waitSeconds } from "../model/policy-wait.ts";
 import { object, text } from "../model/sandbox.ts";
 import { cell } from "../output/terminal.ts";
 import { policyMessage, readPolicyFile } from "../policy/file.ts";
@@ -46,13 +46,10 @@ export async function run(context: Context, args: Args): Promise<number> {
   const scope = { workspaceScope: context.scope };
   const before = await context.call("GetSandboxConfig", { ...scope, name: sandbox });
   const { message, kept } = withStartSections(policyMessage(policy), object(before["policy"]));
-  const answer = await context.call(
-    "UpdateConfig",
-    { ...scope, sandbox, policy: message },
-    waitMetadata(context, seconds),
-  );
+  const wait = beginWait(context, seconds);
+  const answer = await context.call("UpdateConfig", { ...scope, sandbox, policy: message }, wait.call);
   const note = kept.length > 0 ? `kept as they were: ${kept.join(", ")}` : undefined;
-  return policyStored(context, sandbox, before, answer, seconds, note);
+  return policyStored(context, sandbox, before, answer, wait, note);
 }
 
 async function setGlobal(context: Context, args: Args, policy: Json): Promise<number> {

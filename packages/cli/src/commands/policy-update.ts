@@ -2,7 +2,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { CliError, EXIT, toCliError } from "../errors.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
-import { policyStored, WAIT_ABOUT, WAIT_FLAGS, waitMetadata, waitSeconds } from "../model/policy-wait.ts";
+import { beginWait, policyStored, WAIT_ABOUT, WAIT_FLAGS, waitSeconds } from "../model/policy-wait.ts";
 import { object } from "../model/sandbox.ts";
 import { cell } from "../output/terminal.ts";
 import { type Operation, operationsOf } from "../policy/operations.ts";
@@ -68,10 +68,11 @@ export async function run(context: Context, args: Args): Promise<number> {
   }
   const before = await context.call("GetSandboxConfig", { workspaceScope: context.scope, name: sandbox });
   const request = { ...scope, mergeOperations: operations.map(({ message }) => message) };
-  const answer = await context.call("UpdateConfig", request, waitMetadata(context, seconds)).catch((error: unknown) => {
+  const wait = beginWait(context, seconds);
+  const answer = await context.call("UpdateConfig", request, wait.call).catch((error: unknown) => {
     throw named(error, operations);
   });
-  return policyStored(context, sandbox, before, answer, seconds);
+  return policyStored(context, sandbox, before, answer, wait);
 }
 
 /** The error with the option in place of its number in the request. */

@@ -32,11 +32,19 @@ export function waitSeconds(context: Context): number {
 /** Longest wait that the gateway takes upon itself; beyond it the command asks. */
 const GATEWAY_WAIT_SECONDS = 20;
 
-/** What tells the gateway how long `UpdateConfig` may wait for the sandbox. */
-export function waitMetadata(context: Context, seconds: number): { readonly metadata?: Record<string, string> } {
-  if (context.args.has("no-wait")) return { metadata: { "openshell-config-wait": "0" } };
-  if (!context.args.has("wait")) return {};
-  return { metadata: { "openshell-config-wait": String(Math.min(seconds, GATEWAY_WAIT_SECONDS)) } };
+/** How long a change may be waited for, counted from the request. */
+export interface PolicyWait {
+  readonly seconds: number;
+  /** What tells the gateway how long `UpdateConfig` may wait for the sandbox. */
+  readonly call: { readonly metadata?: Record<string, string> };
+  readonly deadline: number;
+}
+
+/** To be called right before the request. */
+export function beginWait({ args }: Context, seconds: number): PolicyWait {
+  const told = args.has("no-wait") ? 0 : args.has("wait") ? Math.min(seconds, GATEWAY_WAIT_SECONDS) : undefined;
+  const call = told === undefined ? {} : { metadata: { "openshell-config-wait": String(told) } };
+  return { seconds, call, deadline: performance.now() + seconds * 1000 };
 }
 
 /** Says what `UpdateConfig` did, and waits for the sandbox where that was asked for. Gives the exit status. */
@@ -45,28 +53,53 @@ export async function policyStored(
   sandbox: string,
   before: Json,
   answer: Json,
-  seconds: number,
+  wait: PolicyWait,
   note?: string,
 ): Promise<number> {
   const version = Number(answer["version"] ?? 0);
   const hash = text(answer["policyHash"]).slice(0, 12);
-  const wait = context.args.has("wait");
-  if (version === Number(before["version"] ?? 0)) {
-    await context.say(`· Policy unchanged (version ${version}, hash ${cell(hash)}).`);
-    if (!wait) return EXIT.ok;
-  } else {
-    await context.success(`Policy version ${version} stored (hash ${cell(hash)}).`);
-  }
+  const unchanged = version === Number(before["version"] ?? 0);
+  await (unchanged
+    ? context.say(`· Policy unchanged (version ${version}, hash ${cell(hash)}).`)
+    : context.success(`Policy version ${version} stored (hash ${cell(hash)}).`));
   if (note !== undefined) await context.say(context.err.dim(`  ${note}`));
-  return wait ? waitForLoad(context, sandbox, version, seconds) : EXIT.ok;
+  if (context.args.has("wait")) return waitForLoad(context, sandbox, version, wait);
+  // The answer came when the sandbox had taken it up, or after a while without: only the latter is worth a word.
+  if (!unchanged && !context.args.has("no-wait")) await sayUnlessLoaded(context, sandbox, version).catch(() => {});
+  return EXIT.ok;
 }
 
-async function waitForLoad(context: Context, sandbox: string, version: number, seconds: number): Promise<number> {
-  const deadline = performance.now() + seconds * 1000;
+async function sayUnlessLoaded(context: Context, sandbox: string, version: number): Promise<void> {
+  const { status, answer } = await look(context, sandbox, version);
+  if (status === "failed") return sayRejected(context, version, answer);
+  if (status !== "pending") return;
+  const dormant = await dormantPhase(context, sandbox);
+  if (dormant !== undefined) return sayDormant(context, version, dormant);
+  await context.say(`· Policy version ${version} is not in force yet; it follows by itself.`);
+  await context.say(`  ${context.err.bold("next:")} openshell policy list ${cell(sandbox)} says when it is`);
+}
+
+async function look(context: Context, sandbox: string, version: number) {
+  const answer = await context.call("GetSandboxPolicyStatus", { workspaceScope: context.scope, sandbox, version });
+  return { answer, status: policyStatus(object(answer["revision"])["status"]) };
+}
+
+async function sayRejected(context: Context, version: number, answer: Json): Promise<void> {
+  const why = cell(object(answer["revision"])["loadError"]);
+  await context.say(`${context.err.red("✗")} Policy version ${version} was rejected: ${why}`);
+  await context.say(
+    `  ${context.err.bold("next:")} openshell sandbox get says what holds now; correct the policy and set it again`,
+  );
+}
+
+function sayDormant(context: Context, version: number, phase: string): Promise<void> {
+  return context.say(`· Policy version ${version} takes effect at the next start: the sandbox is ${phase}.`);
+}
+
+async function waitForLoad(context: Context, sandbox: string, version: number, wait: PolicyWait): Promise<number> {
   for (;;) {
-    const answer = await context.call("GetSandboxPolicyStatus", { workspaceScope: context.scope, sandbox, version });
-    const revision = object(answer["revision"]);
-    switch (policyStatus(revision["status"])) {
+    const { status, answer } = await look(context, sandbox, version);
+    switch (status) {
       case "loaded":
         await context.success(`Policy version ${version} is in force.`);
         return EXIT.ok;
@@ -76,24 +109,20 @@ async function waitForLoad(context: Context, sandbox: string, version: number, s
         );
         return EXIT.ok;
       case "failed":
-        await context.say(
-          `${context.err.red("✗")} Policy version ${version} was rejected: ${cell(revision["loadError"])}`,
-        );
-        await context.say(
-          `  ${context.err.bold("next:")} the version before stays in force; correct the policy and set it again`,
-        );
+        await sayRejected(context, version, answer);
         return EXIT.failure;
     }
     const dormant = await dormantPhase(context, sandbox);
     if (dormant !== undefined) {
-      await context.say(`· Policy version ${version} takes effect at the next start: the sandbox is ${dormant}.`);
+      await sayDormant(context, version, dormant);
       return EXIT.ok;
     }
-    if (performance.now() + POLL_MS > deadline) {
-      await context.say(`${context.err.red("✗")} Policy version ${version} was not taken up within ${seconds} s.`);
+    const left = wait.deadline - performance.now();
+    if (left <= 0) {
+      await context.say(`${context.err.red("✗")} Policy version ${version} was not taken up within ${wait.seconds} s.`);
       await context.say(`  ${context.err.bold("next:")} openshell sandbox get ${sandbox} says whether it runs`);
       return EXIT.timeout;
     }
-    await new Promise((resolve) => setTimeout(resolve, POLL_MS));
+    await new Promise((resolve) => setTimeout(resolve, Math.min(POLL_MS, left)));
   }
 }

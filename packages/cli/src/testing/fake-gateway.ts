@@ -8,7 +8,7 @@ import type { Json } from "../transport/unary.ts";
 
 /** What a test answers to one unary call: a message, or an error body with its HTTP status. */
 export type Answer =
-  | { readonly message: Json }
+  | { readonly message: Json; readonly afterMs?: number }
   | { readonly error: Json; readonly status?: number }
   | { readonly raw: string; readonly status: number }
   | { readonly silence: true };
@@ -114,8 +114,9 @@ export class FakeGateway implements AsyncDisposable {
     if ("silence" in answer) return;
     const text = "raw" in answer ? answer.raw : JSON.stringify("message" in answer ? answer.message : answer.error);
     const status = "message" in answer ? 200 : (answer.status ?? 400);
-    response.writeHead(status, { "content-type": "application/json" });
-    response.end(text);
+    const send = (): void => void response.writeHead(status, { "content-type": "application/json" }).end(text);
+    if ("message" in answer && answer.afterMs !== undefined) setTimeout(send, answer.afterMs);
+    else send();
   }
 }
 
