@@ -61,10 +61,13 @@ export function readDocument(text: string): ParsedDocument {
       // The library's stack ended; what it says after that is noise.
       return { tree: undefined, positions, violations: [tooDeep("", at)] };
     }
+    const several = problem.code === "MULTIPLE_DOCS";
     violations.push({
       code: "yaml_syntax",
-      message: `failed to parse sandbox policy YAML: ${problem.message}`,
-      next: "Correct the YAML at this position",
+      message: `failed to parse sandbox policy YAML: ${several ? "there is more than one document" : problem.message}`,
+      next: several
+        ? "Keep one; of what policy get prints, that is what follows the line ---"
+        : "Correct the YAML at this position",
       path: "",
       ...at,
     });

@@ -36,6 +36,12 @@ describe("files", () => {
     expect(codes(parsePolicy(text))).toEqual([code]);
   });
 
+  it("says of several documents which one to keep", () => {
+    const result = parsePolicy("Version: 3\nStatus: loaded\n---\nversion: 1\n");
+    expect(result.ok).toBe(false);
+    if (!result.ok) expect(result.violations[0]?.next).toContain("policy get");
+  });
+
   it.each([
     ["top", "version: 1\nnetwork: {}", 2, 1],
     ["filesystem", "version: 1\nfilesystem_policy:\n  readonly: []", 3, 3],

@@ -238,6 +238,14 @@ test("policy set: unchanged, stored, and the statuses of --wait", async () => {
     policy: { version: 1 },
   });
   expect(await set("--wait")).toMatchObject({ code: 0, stderr: expect.stringContaining("is in force") });
+  const conditions = [
+    { type: "PolicyCurrent", status: "False", reason: "Degraded", message: "in force only in part: x" },
+  ];
+  gateway.answers.set("GetSandbox", { message: { sandbox: { metadata: { name: "dev" }, status: { conditions } } } });
+  expect(await set("--wait")).toMatchObject({
+    code: 0,
+    stderr: expect.stringMatching(/^! .*is in force only in part: x$/m),
+  });
   status = "SUPERSEDED";
   expect(await set("--wait")).toMatchObject({ code: 0, stderr: expect.stringContaining("superseded by version 3") });
   status = "FAILED";

@@ -53,6 +53,13 @@ test("--wait ends with what is in force, what cannot be, or the limit; only the 
   });
   expect(gateway.calls.at(-1)?.message).toMatchObject({ sandbox: "dev", provider: "model", receiptId: "r1" });
 
+  states(status("WITHHELD", "CREDENTIAL_EXPIRED"));
+  const expired = await run("attach", "dev", "model", "--wait");
+  expect(expired).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining("next: openshell provider update model with"),
+  });
+
   states(status("FAILED", "CREDENTIAL_INSTALL_FAILED"));
   const failed = await run("attach", "dev", "model", "--wait");
   expect(failed).toMatchObject({

@@ -152,7 +152,9 @@ async function say(context: Context, { target, status, outcome, dormant }: Obser
       await next(
         state === "superseded"
           ? `a later change is wanted now; ${look} says how far it is`
-          : `${look}; see also openshell logs ${cell(target.sandbox)}`,
+          : reason === "credential expired"
+            ? `openshell provider update ${cell(target.provider)} with a new --credential, or another --credential-expires-at`
+            : `${look}; see also openshell logs ${cell(target.sandbox)}`,
       );
       return;
     case "timed_out":
