@@ -81,6 +81,9 @@ describe("a start whose policy in the image is invalid", () => {
   const held = async (): Promise<void> => {
     const reason = async () => (await gateway.get()).status?.conditions.find(({ type }) => type === "Ready")?.reason;
     await gateway.until(async () => (await reason()) === "ConfigurationInvalid", "held");
+    // Stored first: from here on the limit of a start does not hold any more.
+    const told = () => gateway.logLines.some((line) => line.includes("the configuration is refused"));
+    await gateway.until(told, "told");
   };
   const repair = () =>
     gateway.client.updateConfig({
