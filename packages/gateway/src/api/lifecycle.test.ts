@@ -3,6 +3,8 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { ConfigSnapshotRevisionSchema, DeletionOutcome, SandboxPhase } from "@openshell/api";
 import { DriverError } from "@openshell/drivers/driver.ts";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { SANDBOX_TOKEN_HEADER } from "../sessions/service.ts";
+import { FakeSupervisor } from "./testing/fake-host.ts";
 import { Harness } from "./testing/harness.ts";
 
 describe("the life of a sandbox", () => {
@@ -128,6 +130,20 @@ describe("the life of a sandbox", () => {
     expect(gateway.host!.attached.get(metadata!.id)!.accepted?.mainProcess).toBeUndefined();
     expect(gateway.workloads.get(`${metadata!.id}/1`)?.started).toBe(1);
     expect(gateway.driver.launches.get(`${metadata!.id}/1`)).toBe(1);
+  });
+
+  it("is not called READY while its supervisor is away (#3314)", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    const held = gateway.host!.attached.get(metadata!.id)!;
+    held.kill();
+    const { status } = await gateway.phase(SandboxPhase.PROVISIONING);
+    expect(status?.conditions.find(({ type }) => type === "Ready")).toMatchObject({
+      status: "False",
+      reason: "SupervisorNotConnected",
+    });
+    void new FakeSupervisor(gateway.host!, held.attach).run();
+    await gateway.phase(SandboxPhase.READY);
   });
 
   it("reports a sandbox whose processes vanished, and never starts them again by itself", async () => {
@@ -288,6 +304,29 @@ describe("the life of a sandbox", () => {
     expect(gateway.driver.sandboxes.size).toBe(0);
     await gateway.client.startSandbox({ workspaceScope: gateway.scope, name: "box" });
     await gateway.phase(SandboxPhase.READY);
+  });
+
+  it("lets the supervisor speak for its sandbox until a stop has succeeded (GATOR-07441545-02)", async () => {
+    const { metadata } = await gateway.create();
+    await gateway.phase(SandboxPhase.READY);
+    const { publicClient, attached } = gateway.host!;
+    const headers = { [SANDBOX_TOKEN_HEADER]: attached.get(metadata!.id)!.attach.token!.token };
+    const speak = () => publicClient.getSandboxConfig({ workspaceScope: gateway.scope, name: "box" }, { headers });
+    const heard: string[] = [];
+    gateway.driver.before = async (operation) => {
+      if (operation !== "stop") return;
+      heard.push(
+        await speak().then(
+          () => "yes",
+          (error: unknown) => Code[ConnectError.from(error).code],
+        ),
+      );
+      if (heard.length === 1) throw new Error("busy");
+    };
+    await gateway.client.stopSandbox({ workspaceScope: gateway.scope, name: "box" });
+    await gateway.phase(SandboxPhase.STOPPED);
+    expect(heard).toEqual(["yes", "yes"]);
+    await expect(speak()).rejects.toMatchObject({ code: Code.Unauthenticated });
   });
 
   it("answers ACCEPTED when a deletion does not succeed at once, and finishes it by itself", async () => {

@@ -1,10 +1,10 @@
 import { ConfigApplyOutcome as Outcome } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { beforeEach, describe, expect, it } from "vitest";
+import { beforeEach, describe, expect, it, vi } from "vitest";
 import type { FrozenClock } from "../api/testing/frozen-clock.ts";
 import { MAX_CONFIG_BYTES } from "../sessions/limits.ts";
 import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS, BUILD_RETRY_LAST_MS } from "./limits.ts";
 import type { DeliveryScheduler } from "./scheduler.ts";
-import { OneSession, openScheduler, settle } from "./testing/one-session.ts";
+import { collectGarbage, OneSession, openScheduler, settle } from "./testing/one-session.ts";
 
 describe("delivery to one session", () => {
   let clock: FrozenClock;
@@ -69,6 +69,23 @@ describe("delivery to one session", () => {
       const before = session.sent.length;
       await session.change({ version: 2 });
       expect(session.sent).toHaveLength(before);
+    });
+
+    it("keeps nothing of a snapshot that was answered (seed-002)", async () => {
+      let built: WeakRef<object> | undefined;
+      const build = session.build.bind(session);
+      session.build = async () => {
+        const snapshot = await build();
+        built = new WeakRef(snapshot);
+        return snapshot;
+      };
+      await session.change({ version: 2 });
+      await applyAll();
+      session.sent.length = 0;
+      await vi.waitFor(() => {
+        collectGarbage();
+        expect(built?.deref()).toBeUndefined();
+      });
     });
 
     it("sends changed values of providers before the configuration that names them", async () => {

@@ -1,10 +1,8 @@
-import { setFlagsFromString } from "node:v8";
-import { runInNewContext } from "node:vm";
 import { ConfigApplyOutcome as Outcome } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { describe, expect, it } from "vitest";
 import { BUILD_LIMIT_MS, BUILD_RETRY_FIRST_MS, RECONCILE_INTERVAL_MS } from "./limits.ts";
 import type { SchedulerDeps } from "./scheduler.ts";
-import { OneSession, openScheduler, settle, snapshotOf } from "./testing/one-session.ts";
+import { collectGarbage, OneSession, openScheduler, settle, snapshotOf } from "./testing/one-session.ts";
 
 /** A scheduler with running sandboxes of these names. */
 function open(names: readonly string[], changes: Partial<SchedulerDeps> = {}) {
@@ -300,7 +298,6 @@ describe("sessions that come and go", () => {
 });
 
 function heap(): number {
-  setFlagsFromString("--expose-gc");
-  (runInNewContext("gc") as () => void)();
+  collectGarbage();
   return process.memoryUsage().heapUsed;
 }

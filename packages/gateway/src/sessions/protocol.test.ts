@@ -297,6 +297,18 @@ describe("the supervisor protocol", () => {
     expect((await gateway.store.policies.latest(attach.sandboxId))?.version).toBe(1);
   });
 
+  it("takes the policy that its owner gave once more, although the start added paths to it (#2165, #1528)", async () => {
+    const { peer, candidate } = await prepared();
+    const { candidateId, policyHash } = candidate;
+    const policy = { version: 1, filesystem: { includeWorkdir: true, readOnly: ["/opt/tool"] } };
+    peer.send({ case: "prepared", value: { candidateId, policyHash, result: { case: "policy", value: policy } } });
+    expect((await peer.next()).case).toBe("accepted");
+    expect((await gateway.store.policies.latest(attach.sandboxId))?.policy.filesystem?.readOnly).toEqual(["/opt/tool"]);
+    const again = { workspaceScope: gateway.scope, sandbox: "box", policy: { version: 1 } };
+    const { version } = await gateway.client.updateConfig(again, { headers: { [WAIT_HEADER]: "0" } });
+    expect(version).toBe(3);
+  });
+
   it("ends a start whose policy cannot be prepared, and says why", async () => {
     const { peer, candidate } = await prepared();
     const { candidateId, policyHash } = candidate;

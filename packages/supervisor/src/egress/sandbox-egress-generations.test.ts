@@ -215,6 +215,25 @@ describe("credentials", () => {
     tls.destroy();
   });
 
+  test("a rotation leaves the request in flight that carries the credential (#1306, #1264)", async () => {
+    const { credentials, placeholder } = source();
+    fixture.publish(POLICY, credentials);
+    let response: { end(text: string): void } | undefined;
+    await fixture.https("api.example.com", (_, res) => {
+      response = res;
+      res.write("start");
+    });
+    const tls = await inspected();
+    tls.on("error", () => undefined);
+    tls.write(`GET / HTTP/1.1\r\nHost: api.example.com\r\nX-Key: ${placeholder}\r\n\r\n`);
+    await readUntil(tls, "start");
+    fixture.publish(POLICY, source("sk-live-rotated-987654").credentials);
+    response!.end("more");
+    await readUntil(tls, "more");
+    expect(fixture.events.requests.filter(({ outcome }) => outcome === "ended")).toEqual([]);
+    tls.destroy();
+  });
+
   test("a withdrawn credential ends the request that carries it", async () => {
     const { credentials, placeholder } = source();
     fixture.publish(POLICY, credentials);

@@ -1,4 +1,9 @@
-import { ConfigApplyOutcome, ConfigComponent } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
+import { create } from "@bufbuild/protobuf";
+import {
+  ConfigApplyOutcome,
+  ConfigComponent,
+  SandboxTokenSchema,
+} from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { Limits } from "../limits.ts";
 import { config, TestSupervisor } from "../testing/test-supervisor.ts";
@@ -129,6 +134,15 @@ describe("configuration over a session", () => {
     await session.expect("ready");
     expect(box.boundary.resumed).toBe(1);
   });
+  it("reconnects with the token that was renewed meanwhile (#3409, #3411)", async () => {
+    const session = await box.running();
+    expect(session.token).toBe("token-1");
+    box.supervisor.renew(create(SandboxTokenSchema, { sandboxId: "sandbox-1", token: "token-2", epoch: 1n }));
+    box.gateway.cut();
+    const next = await box.nextSession();
+    expect(next.token).toBe("token-2");
+    expect(await next.expect("hello")).toMatchObject({ epoch: 1n, firstStart: false });
+  });
   it("goes on in quarantine when a reconnect brings a policy that cannot be enforced, and takes the next one live", async () => {
     await box.running();
     box.gateway.cut();
@@ -158,9 +172,9 @@ describe("configuration over a session", () => {
     session.send({
       message: { case: "candidate", value: { candidateId: "c2", policyHash: "h", policy: config("1").policy } },
     });
+    await expect(session.expect("prepared")).rejects.toThrow("session ended");
     const next = await box.nextSession();
     expect(await next.expect("hello")).toMatchObject({ firstStart: false, connectionEpoch: 3n });
-    await expect(session.expect("prepared")).rejects.toThrow("session ended");
     expect(box.boundary.state).toBe("main_started");
     expect(box.published).toHaveLength(1);
   });

@@ -1,3 +1,5 @@
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { create } from "@bufbuild/protobuf";
 import {
   ConfigApplyOutcome,
@@ -18,6 +20,12 @@ import type { Snapshot } from "../snapshot.ts";
 export const settle = async (): Promise<void> => {
   for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve));
 };
+
+/** Lets go of everything that nobody holds any more. */
+export function collectGarbage(): void {
+  setFlagsFromString("--expose-gc");
+  (runInNewContext("gc") as () => void)();
+}
 
 /** What is stored of one sandbox; its revisions are made of it. */
 export interface Stored {
