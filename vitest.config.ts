@@ -7,7 +7,13 @@ export default defineConfig({
       {
         test: {
           name: "unit",
-          include: ["packages/*/src/**/*.test.ts", "tools/**/*.test.ts", "bench/**/*.test.ts"],
+          include: [
+            "packages/*/src/**/*.test.ts",
+            "tools/**/*.test.ts",
+            "bench/**/*.test.ts",
+            // The table against the sources; its own program runs what is in it.
+            "tests/known-faults/**/*.test.ts",
+          ],
           testTimeout: 10_000,
         },
       },
@@ -18,8 +24,8 @@ export default defineConfig({
         test: {
           name: "system",
           include: ["tests/**/*.test.ts"],
-          // It installs packages, which the test network keeps it from.
-          exclude: ["tests/functional/launcher/**"],
+          // The first installs packages, which the test network keeps it from; the second is a unit test.
+          exclude: ["tests/functional/launcher/**", "tests/known-faults/**"],
           fileParallelism: false,
           testTimeout: 60_000,
           hookTimeout: 120_000,
