@@ -22,6 +22,7 @@ enum {
   OWNERS_MAX = FDS_MAX,
   ANCESTORS_MAX = 64,
   RECENT = 16,
+  AHEAD = 8,               /* descriptors tried behind the last one of a recent owner */
   PIDS_MAX = 16384,
   LINKS_MAX = 20000,       /* descriptors looked at for one question */
   SCAN_US = 5000,          /* processor time for one question */
@@ -29,10 +30,10 @@ enum {
   ANSWER_MAX = 256 << 10
 };
 
-static pid_t recent[RECENT];
+static struct { pid_t pid; int fd; } recent[RECENT];
 static uint32_t recent_at;
 static int diag = -1;
-struct scan { char wanted[40]; int64_t until; int links; bool complete; pid_t owner[OWNERS_MAX]; int owners; };
+struct scan { char wanted[40]; int64_t until; int links; bool complete; pid_t owner[OWNERS_MAX]; int fd[OWNERS_MAX]; int owners; };
 
 /* Time on a processor: a busy machine makes a question take longer, not find less. */
 static int64_t spent_us(void) {
@@ -66,19 +67,38 @@ static DIR *open_descriptors(pid_t pid) {
   return opendir(path);
 }
 
-static bool owns(struct scan *s, pid_t pid) {
+static bool is_wanted(const struct scan *s, DIR *dir, const char *name) {
   char link[64];
+  ssize_t n = readlinkat(dirfd(dir), name, link, sizeof link - 1);
+  link[n > 0 ? n : 0] = 0;
+  return strcmp(link, s->wanted) == 0;
+}
+
+/* Connections are looked at in the order in which they were made: of one process the next has the next descriptor mostly, while
+ * thousands may be open before it. */
+static int near_last(const struct scan *s, DIR *dir, pid_t pid) {
+  char name[16];
+  int last = -1;
+  for (int i = 0; i < RECENT; i++)
+    if (recent[i].pid == pid) last = recent[i].fd;
+  for (int fd = last; last >= 0 && fd <= last + AHEAD; fd++) {
+    snprintf(name, sizeof name, "%d", fd);
+    if (is_wanted(s, dir, name)) return fd;
+  }
+  return -1;
+}
+
+/* The descriptor by which the process owns the socket, -1 when none was found. */
+static int owns(struct scan *s, pid_t pid) {
   DIR *dir = open_descriptors(pid);
-  bool found = false;
-  for (struct dirent *e; dir != NULL && !found && (e = readdir(dir)) != NULL;) {
+  int found = dir == NULL ? -1 : near_last(s, dir, pid);
+  for (struct dirent *e; dir != NULL && found < 0 && (e = readdir(dir)) != NULL;) {
     if (e->d_name[0] == '.') continue;
     if (++s->links > LINKS_MAX || (s->links % 32 == 0 && spent_us() > s->until)) {
       s->complete = false;
       break;
     }
-    ssize_t n = readlinkat(dirfd(dir), e->d_name, link, sizeof link - 1);
-    link[n > 0 ? n : 0] = 0;
-    found = strcmp(link, s->wanted) == 0;
+    if (is_wanted(s, dir, e->d_name)) found = atoi(e->d_name);
   }
   if (dir != NULL) closedir(dir);
   act_as_agent_on_files(true);
@@ -88,7 +108,9 @@ static bool owns(struct scan *s, pid_t pid) {
 static void consider(struct scan *s, pid_t pid) {
   for (int i = 0; i < s->owners; i++)
     if (s->owner[i] == pid) return;
-  if (s->owners == OWNERS_MAX || !owns(s, pid)) return;
+  int fd = s->owners == OWNERS_MAX ? -1 : owns(s, pid);
+  if (fd < 0) return;
+  s->fd[s->owners] = fd;
   s->owner[s->owners++] = pid;
   int64_t sooner = spent_us() + SCAN_AFTER_US;
   if (s->owners == 1 && sooner < s->until) s->until = sooner;
@@ -103,7 +125,7 @@ static void find_owners(struct scan *s, uint32_t inode) {
   s->until = spent_us() + SCAN_US;
   s->complete = true;
   for (int i = 0; i < RECENT; i++)
-    if (recent[i] > 1) consider(s, recent[i]);
+    if (recent[i].pid > 1) consider(s, recent[i].pid);
   DIR *dir = opendir("/proc");
   for (struct dirent *e; dir != NULL && count < PIDS_MAX && (e = readdir(dir)) != NULL;) {
     pid_t pid = atoi(e->d_name);
@@ -113,9 +135,11 @@ static void find_owners(struct scan *s, uint32_t inode) {
   qsort(pids, (size_t)count, sizeof *pids, newest_first);
   for (int i = 0; i < count && s->complete; i++) consider(s, pids[i]);
   for (int i = 0; i < s->owners; i++) {
-    bool known = false;
-    for (int j = 0; j < RECENT; j++) known |= recent[j] == s->owner[i];
-    if (!known) recent[recent_at++ % RECENT] = s->owner[i];
+    int at = 0;
+    while (at < RECENT && recent[at].pid != s->owner[i]) at++;
+    if (at == RECENT) at = (int)(recent_at++ % RECENT);
+    recent[at].pid = s->owner[i];
+    recent[at].fd = s->fd[i];
   }
 }
 

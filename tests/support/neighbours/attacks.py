@@ -182,14 +182,35 @@ def loris():
                 held.remove(s)
 
 
-def spin():
+def busy():
     """Nothing but processor time: what the machine itself does to a neighbour."""
     global done
+    while going():
+        done += 1
+
+
+def packets():
+    """What the kernel's own handling of packets does to a neighbour: this process sends to itself, and reads now and then."""
+    global done
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+        out, inside = [], []
+        for _ in range(250):
+            out.append(dial(*server.getsockname(), True))
+            inside.append(server.accept()[0])
+    while going():
+        for s in out:
+            s.send(b"a")
+        done += 1
+        if done % 100 == 0:
+            for s in inside:
+                s.recv(4096)
+
+
+def spin():
     for _ in range(3):
         if os.fork() == 0:
             break
-    while going():
-        done += 1
+    busy()
 
 
 globals()[KIND]()

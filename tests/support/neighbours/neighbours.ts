@@ -1,7 +1,8 @@
-import type { ChildProcess } from "node:child_process";
+import { type ChildProcess, execFile } from "node:child_process";
 import { once } from "node:events";
 import { join, resolve } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { promisify } from "node:util";
 import { Worker } from "node:worker_threads";
 import type { TestGateway, TestSandbox } from "../api.ts";
 import type { TestInternet } from "../internet/index.ts";
@@ -26,8 +27,14 @@ export const ATTACKS = {
   loris: "slow loris, a byte at a time",
 } as const;
 export type Attack = keyof typeof ATTACKS;
-/** Nothing but processor time: what the machine's scheduler does to a neighbour, without any work of ours. */
-export const REFERENCE = "spin";
+/** What the machine itself does to a neighbour, without any work of ours: no attack can do less. */
+export const CONTROLS = {
+  busy: "one busy process outside any sandbox",
+  packets: "one process outside any sandbox that sends bytes to itself",
+  spin: "four busy processes in a sandbox",
+} as const;
+
+const OUTSIDE: ReadonlySet<string> = new Set(["busy", "packets"]);
 
 const HOST = "quiet.example-allowed.com";
 /** Of the hostile sandbox: what it sends upstream is not in the way of the neighbour's origin. */
@@ -79,13 +86,18 @@ export class Neighbours implements AsyncDisposable {
   /** `rounds` times each attack, with a quiet phase of `seconds` before each, and one after the last. */
   async measure(attacks: readonly string[], rounds: number, seconds: number): Promise<readonly Compared[]> {
     await this.#phase(undefined, seconds);
+    const phases = await this.phases(attacks, rounds, seconds);
+    return attacks.map((attack) => compare(attack, phases));
+  }
+
+  async phases(attacks: readonly string[], rounds: number, seconds: number): Promise<readonly Phase[]> {
     const phases: Phase[] = [await this.#phase(undefined, seconds)];
     for (let round = 0; round < rounds; round += 1) {
       for (const attack of attacks) {
         phases.push(await this.#phase(attack, seconds), await this.#phase(undefined, seconds));
       }
     }
-    return attacks.map((attack) => compare(attack, phases));
+    return phases;
   }
 
   async #phase(attack: string | undefined, seconds: number): Promise<Phase> {
@@ -116,8 +128,10 @@ export class Neighbours implements AsyncDisposable {
   /** How often the attacker did what it does. */
   async #attack(attack: string, seconds: number): Promise<number> {
     const length = (LEAD_MS + START_MS) / 1000 + seconds;
-    const argv = [PYTHON, `${INSIDE.programs}/attacks.py`, attack, String(length), UPLOAD_HOST];
-    const { stdout, stderr } = await this.#hostile.exec(argv, { timeoutMs: 60_000 });
+    const run = (folder: string): string[] => [PYTHON, `${folder}/attacks.py`, attack, String(length), UPLOAD_HOST];
+    const { stdout, stderr } = await (OUTSIDE.has(attack)
+      ? promisify(execFile)(PYTHON, run(import.meta.dirname).slice(1))
+      : this.#hostile.exec(run(INSIDE.programs), { timeoutMs: 60_000 }));
     const done = Number(/^done (\d+)$/m.exec(stdout)?.[1]);
     if (!(done > 0)) throw new Error(`the attack ${attack} did nothing: ${stderr}`);
     return done;

@@ -76,7 +76,7 @@ export class Capture implements AsyncDisposable {
   poke(): void {
     if (this.#turn || this.#closed) return;
     while (this.#waiting.length > 0) {
-      const wait = this.#deps.admit();
+      const wait = this.#admit();
       if (wait === 0) {
         const { socket, listener } = this.#waiting.shift()!;
         this.#take(socket, listener);
@@ -88,12 +88,24 @@ export class Capture implements AsyncDisposable {
       if (wait !== undefined) {
         this.#timer ??= setTimeout(() => {
           this.#timer = undefined;
-          this.poke();
+          // A timer's work is on nobody's account; a turn is.
+          if (this.#deps.share.alone) this.poke();
+          else if (!this.#turn) this.#later();
         }, wait).unref();
       }
       return;
     }
     if (this.#paused && !this.#closed) this.#resume(RESUME_RETRY_MS);
+  }
+
+  /** Where connections can be left in the kernel a flood of them is taken with pauses. */
+  #admit(): number | undefined {
+    const { share, tools, admit } = this.#deps;
+    const pause = tools?.duplicate === undefined ? 0 : share.admissionPause;
+    if (pause > 0) return pause;
+    const wait = admit();
+    if (wait === 0) share.admitted();
+    return wait;
   }
 
   #later(): void {
@@ -131,7 +143,7 @@ export class Capture implements AsyncDisposable {
       socket.on("error", () => socket.destroy());
       // Node takes all connections that are there at once, a thousand perhaps; only closing the server ends that.
       const late = this.#deps.tools?.duplicate !== undefined && !this.#deps.share.ready();
-      if (!late && this.#waiting.length === 0 && this.#deps.admit() === 0) {
+      if (!late && this.#waiting.length === 0 && this.#admit() === 0) {
         this.#take(socket, listener);
         return;
       }

@@ -126,19 +126,42 @@ describe("a channel of a sandbox that had its slice", () => {
     expect((await channel.read(1_000))!.toString()).toBe("de");
     const last = channel.read(1_000);
     finish();
+    await turn();
+    go();
     expect(await last).toBeNull();
     expect(budget.used).toBe(0);
   });
 
-  test("its end does not overtake what waits", async () => {
-    const { share, go } = busy();
+  test("its end does not overtake what waits, and waits as well", async () => {
+    const { share, waiting, go } = busy();
     const { channel, feed, finish } = pipedChannel(undefined, undefined, share);
-    const first = channel.read(1_000);
+    let got: string | undefined;
+    const first = Promise.resolve(channel.read(1_000)).then((chunk) => {
+      got = chunk?.toString();
+    });
     feed("abc");
     finish();
-    expect((await first)!.toString()).toBe("abc");
-    expect(await channel.read(1_000)).toBeNull();
+    await turn();
+    expect([got, waiting.length]).toEqual([undefined, 1]);
     go();
+    await first;
+    expect(got).toBe("abc");
+    expect(await channel.read(1_000)).toBeNull();
+  });
+
+  test("an end alone waits for the turn", async () => {
+    const { share, waiting, go } = busy();
+    const { channel, finish } = pipedChannel(undefined, undefined, share);
+    let ended = false;
+    const last = Promise.resolve(channel.read(1_000)).then((chunk) => {
+      ended = chunk === null;
+    });
+    finish();
+    await turn();
+    expect([ended, waiting.length]).toEqual([false, 1]);
+    go();
+    await last;
+    expect(ended).toBe(true);
   });
 
   test("stops the event loop from looking at its socket until then", async () => {
@@ -162,6 +185,46 @@ describe("a channel of a sandbox that had its slice", () => {
     channel.destroy();
     void Promise.resolve(second).catch(() => {});
     go();
+  });
+
+  /** `calls`: what the event loop is told about the socket. */
+  function watched() {
+    const { share, waiting, go } = busy();
+    const { channel, feed, stream } = pipedChannel(undefined, undefined, share);
+    const calls: string[] = [];
+    Object.assign(stream, { _handle: { readStop: () => calls.push("stop"), readStart: () => calls.push("start") } });
+    return { channel, feed, calls, waiting, go };
+  }
+
+  test("is not read when its turn comes while it rests, only after its rest", async () => {
+    const { channel, feed, calls, go } = watched();
+    feed("a");
+    await turn();
+    const rest = channel.rest(20);
+    go();
+    expect(calls).toEqual(["stop", "stop"]);
+    await rest;
+    expect(calls).toEqual(["stop", "stop", "start"]);
+    expect((await channel.read(1_000))!.toString()).toBe("a");
+  });
+
+  test("is not read after its rest while its turn has not come", async () => {
+    const { channel, feed, calls, waiting, go } = watched();
+    const rest = channel.rest(1);
+    feed("a");
+    await turn();
+    await rest;
+    expect([calls, waiting.length]).toEqual([["stop", "stop"], 1]);
+    go();
+    expect(calls).toEqual(["stop", "stop", "start"]);
+  });
+
+  test("that was handed on while it rested is left to its new owner", async () => {
+    const { channel, calls } = watched();
+    const rest = channel.rest(1);
+    channel.detach();
+    await rest;
+    expect(calls).toEqual(["stop"]);
   });
 });
 

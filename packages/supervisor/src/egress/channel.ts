@@ -371,26 +371,29 @@ export class Channel {
     this.#share.later(() => this.#deliver());
   }
 
-  #deliver(more = true): void {
+  #deliver(): void {
     if (!this.#deferred) return;
     this.#deferred = false;
-    if (more && !this.#resting) releaseReads(this.socket);
+    if (!this.#ended && !this.#resting) releaseReads(this.socket);
     const reader = this.#reader;
-    const chunk = reader === undefined ? undefined : this.#queue.shift();
-    if (reader === undefined || chunk === undefined) return;
+    if (reader === undefined) return;
+    const chunk = this.#queue.shift();
+    if (chunk === undefined && !this.#ended) return;
     this.#reader = undefined;
-    this.#take(chunk.length);
-    reader.resolve(chunk);
+    if (chunk !== undefined) this.#take(chunk.length);
+    reader.resolve(chunk ?? null);
   }
 
   readonly #onEnd = (): void => {
     this.#ended = true;
     this.unsolicited?.();
-    // The end comes after what came before it.
-    this.#deliver(false);
     const reader = this.#reader;
-    this.#reader = undefined;
-    reader?.resolve(null);
+    // Hundreds that end at once are as much work as hundreds that say something.
+    if (reader === undefined || this.#deferred) return;
+    if (this.#share.ready()) {
+      this.#reader = undefined;
+      reader.resolve(null);
+    } else this.#defer();
   };
 
   readonly #onError = (error: Error): void => {
@@ -402,7 +405,7 @@ export class Channel {
   readonly #onSocketClose = (): void => {
     this.#closed = true;
     this.#unhook();
-    this.#deliver(false);
+    this.#deliver();
     const failure = this.#failure ?? closedError();
     const reader = this.#reader;
     this.#reader = undefined;

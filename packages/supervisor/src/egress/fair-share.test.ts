@@ -1,7 +1,16 @@
 import { setImmediate as nextTurn } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { type FairShare, FairShares } from "./fair-share.ts";
-import { SHARE_ALONE_MS, SHARE_CONTENDED_MS, SHARE_EVENT_MS, SHARE_SLICE_MS } from "./limits.ts";
+import {
+  ADMISSION_BURST_MS,
+  ADMISSION_COST_MS,
+  ADMISSION_PART,
+  ADMISSION_PAUSE_MS,
+  SHARE_ALONE_MS,
+  SHARE_CONTENDED_MS,
+  SHARE_EVENT_MS,
+  SHARE_SLICE_MS,
+} from "./limits.ts";
 
 /** Shares on a clock that only work moves. */
 function setUp() {
@@ -115,6 +124,56 @@ test("nobody is in debt: after a long flood one pause is enough", async () => {
   expect(event(flood, 0.1)).toBe(false);
   clock.now += 4 * SHARE_ALONE_MS;
   expect(event(flood, 0.1)).toBe(true);
+});
+
+/** Takes connections for a second, each of which costs so much. How many, and how much of the second they took. */
+function flood({ clock, shares }: ReturnType<typeof setUp>, costMs: number) {
+  const [hostile, quiet] = [shares.open(), shares.open()];
+  const end = clock.now + 1_000;
+  let taken = 0;
+  while (clock.now < end) {
+    shares.slice(quiet, clock.now);
+    shares.slice(hostile, clock.now);
+    const pause = hostile.admissionPause;
+    if (pause > 0) {
+      clock.now += Math.max(0.01, pause);
+      continue;
+    }
+    hostile.admitted();
+    clock.now += costMs;
+    hostile.used(costMs);
+    taken += 1;
+  }
+  return { taken, part: (taken * (costMs + ADMISSION_COST_MS)) / 1_000 };
+}
+
+test("while others have work, a flood of connections gets a small part of the time", () => {
+  const { taken, part } = flood(setUp(), 0.5);
+  expect(part).toBeGreaterThan(ADMISSION_PART);
+  expect(part).toBeLessThan(ADMISSION_PART + (1.2 * ADMISSION_BURST_MS) / 1_000);
+  expect(taken).toBeGreaterThan(1_000 / ADMISSION_PAUSE_MS);
+});
+
+test("connections that cost much are taken all the same, one a pause", () => {
+  const { taken } = flood(setUp(), 5);
+  expect(taken).toBeGreaterThan(1_000 / (ADMISSION_PAUSE_MS + 5) - 5);
+  expect(taken).toBeLessThan(1_000 / ADMISSION_PAUSE_MS + ADMISSION_BURST_MS / 5);
+});
+
+test("connections wait for nothing while no other sandbox has work, nor after a burst", () => {
+  const { clock, shares } = setUp();
+  const busy = shares.open();
+  busy.used(1_000);
+  expect(busy.admissionPause).toBe(0);
+  const other = shares.open();
+  shares.slice(busy, clock.now);
+  expect(busy.admissionPause).toBe(0);
+  shares.slice(other, clock.now);
+  busy.admitted();
+  expect(busy.admissionPause).toBe(ADMISSION_PAUSE_MS);
+  expect(other.admissionPause).toBe(0);
+  clock.now += SHARE_CONTENDED_MS;
+  expect(busy.admissionPause).toBe(0);
 });
 
 test("what waits when its sandbox goes is done; a closed neighbour is none", async () => {

@@ -1,4 +1,13 @@
-import { SHARE_ALONE_MS, SHARE_CONTENDED_MS, SHARE_EVENT_MS, SHARE_SLICE_MS } from "./limits.ts";
+import {
+  ADMISSION_BURST_MS,
+  ADMISSION_COST_MS,
+  ADMISSION_PART,
+  ADMISSION_PAUSE_MS,
+  SHARE_ALONE_MS,
+  SHARE_CONTENDED_MS,
+  SHARE_EVENT_MS,
+  SHARE_SLICE_MS,
+} from "./limits.ts";
 
 export interface FairSharesDeps {
   /** Monotonic milliseconds with fractions. */
@@ -62,7 +71,12 @@ export class FairShares {
       if (this.#latest !== undefined) this.#contendedUntil = now + SHARE_CONTENDED_MS;
       this.#latest = share;
     }
-    return now < this.#contendedUntil ? SHARE_SLICE_MS : SHARE_ALONE_MS;
+    return this.contended(now) ? SHARE_SLICE_MS : SHARE_ALONE_MS;
+  }
+
+  /** Whether more than one sandbox had work a moment ago. */
+  contended(now: number): boolean {
+    return now < this.#contendedUntil;
   }
 
   /** What runs now, and what follows at once from it, is on this share's account. */
@@ -127,10 +141,15 @@ export class FairShare implements Disposable {
   #first = 0;
   #used = 0;
   #at: number;
+  /** What was used lately, less the part of the time that new connections may take. */
+  #load = 0;
+  #loadAt: number;
+  #admittedAt = Number.NEGATIVE_INFINITY;
 
   constructor(shares: FairShares) {
     this.#shares = shares;
     this.#at = shares.now();
+    this.#loadAt = this.#at;
   }
 
   get waiting(): number {
@@ -169,6 +188,37 @@ export class FairShare implements Disposable {
     return new Promise((resolve) => this.later(resolve));
   }
 
+  /**
+   * Milliseconds until the sandbox may take one more connection, 0 for now. Turns alone let a flood have whatever time its
+   * neighbours leave, and a loop that is always busy answers them late. While others have work, a sandbox that uses more
+   * than a small part of the time takes connections one by one, each after a pause; what it has open goes on as before.
+   */
+  get admissionPause(): number {
+    const shares = this.#shares;
+    const now = shares.now();
+    if (shares.single || !shares.contended(now)) return 0;
+    const excess = this.#loadNow(now) - ADMISSION_BURST_MS;
+    if (excess <= 0) return 0;
+    return Math.max(0, Math.min(excess / ADMISSION_PART, this.#admittedAt + ADMISSION_PAUSE_MS - now));
+  }
+
+  /** A connection was taken. */
+  admitted(): void {
+    if (this.#shares.single) return;
+    this.#admittedAt = this.#shares.now();
+    this.#loadBy(ADMISSION_COST_MS, this.#admittedAt);
+  }
+
+  #loadBy(milliseconds: number, now: number): void {
+    this.#load = Math.min(this.#loadNow(now) + milliseconds, 2 * ADMISSION_BURST_MS);
+  }
+
+  #loadNow(now: number): number {
+    this.#load = Math.max(0, this.#load - (now - this.#loadAt) * ADMISSION_PART);
+    this.#loadAt = now;
+    return this.#load;
+  }
+
   /** Of {@link FairShares} only: does the oldest piece of work. */
   next(): void {
     const work = this.#queue[this.#first]!;
@@ -187,6 +237,7 @@ export class FairShare implements Disposable {
   used(milliseconds: number): void {
     // No debts: whoever was busy for minutes waits no longer than whoever was busy for a moment.
     this.#used = Math.min(this.#used + milliseconds, 2 * SHARE_ALONE_MS);
+    this.#loadBy(milliseconds, this.#shares.now());
   }
 
   /** What waits is done in its turn; the others are not delayed for this one's sake any more. */

@@ -12,6 +12,7 @@ import {
 } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { RuntimeError } from "@openshell/base";
 import type { SocketOwner, SocketPair } from "@openshell/boundary";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -162,6 +163,26 @@ describe("identities", () => {
       known: false,
       reason: "failed to resolve peer binary: the lookup failed (unexpected)",
     });
+  });
+
+  test("each lookup waits for the sandbox's turn, those that are tried again as well", async () => {
+    const path = program("turns", "x");
+    const order: string[] = [];
+    const found: SocketOwner[][] = [[], [], [owner(path)]];
+    const identifier = new Identifier({
+      identify: async () => {
+        order.push("lookup");
+        return found.shift()!;
+      },
+      hasher,
+      now: later,
+      turn: async () => {
+        await nextTurn();
+        order.push("turn");
+      },
+    });
+    expect((await identifier.identify(pair)).known).toBe(true);
+    expect(order).toEqual(["turn", "lookup", "turn", "lookup", "turn", "lookup"]);
   });
 
   test("one unreadable owner spoils them all", async () => {

@@ -25,6 +25,8 @@ export interface IdentifierDeps {
   /** Wall clock, milliseconds; compared with file times. */
   readonly now: () => number;
   readonly closeFd?: (fd: number) => void;
+  /** The sandbox's turn; undefined: it is now. Each lookup is work that the sandbox causes. */
+  readonly turn?: () => Promise<void> | undefined;
 }
 
 /**
@@ -50,6 +52,8 @@ export class Identifier {
       // The lookup has a few milliseconds; on a busy machine they may pass while it is not even running.
       for (const pause of IDENTIFY_PAUSES_MS) {
         if (pause > 0) await sleep(pause);
+        const turn = this.#deps.turn?.();
+        if (turn !== undefined) await turn;
         found = await this.#deps.identify(pair);
         if (found.length > 0) break;
       }

@@ -126,6 +126,7 @@ export class SandboxEgress implements AsyncDisposable {
         identify: (pair) => deps.boundary.identify(pair),
         hasher: deps.hasher,
         now: () => this.#clock.now(),
+        turn: () => share.turn(),
       }),
       events: deps.events,
       skipped: new SkippedMiddleware(deps.events),

@@ -1,11 +1,13 @@
+import { createSocket } from "node:dgram";
 import { Resolver } from "node:dns/promises";
 import { closeSync, openSync } from "node:fs";
 import { connect } from "node:net";
+import { setTimeout as sleep } from "node:timers/promises";
 import { afterEach, describe, expect, test } from "vitest";
-import { FairShares } from "../fair-share.ts";
-import { SHARED_NAMES, STATE_BYTES, SYNTHETIC_BASE } from "../limits.ts";
+import { type FairShare, FairShares } from "../fair-share.ts";
+import { DNS_WAITING, SHARED_NAMES, STATE_BYTES, SYNTHETIC_BASE } from "../limits.ts";
 import { TokenBucket } from "../rate.ts";
-import { Fixture, readAll } from "../testing/fixture.ts";
+import { boundTcp, boundUdp, Fixture, readAll } from "../testing/fixture.ts";
 import { parseQuery } from "./codec.ts";
 import { NameTable } from "./names.ts";
 import { DnsServer } from "./server.ts";
@@ -173,6 +175,76 @@ test("descriptors that are no sockets are told at the start", async () => {
   const file = openSync("/dev/null", "r");
   await expect(server().start({ udpFd: file, tcpFd: file })).rejects.toThrow();
   closeSync(file);
+});
+
+describe("of a sandbox that had its slice", () => {
+  const resources: AsyncDisposableStack[] = [];
+  afterEach(async () => {
+    for (const stack of resources.splice(0)) await stack.disposeAsync();
+  });
+
+  /** A server whose sandbox's turn comes when `go` says so. */
+  async function busyServer() {
+    const waiting: (() => void)[] = [];
+    const share = { ready: () => false, later: (work: () => void) => waiting.push(work) } as unknown as FairShare;
+    const dns = new DnsServer(new NameTable(() => false, 4096), new TokenBucket(1e9, 1e9, () => 0), share);
+    const [udp, tcp] = [boundUdp(), boundTcp()];
+    await dns.start({ udpFd: udp.fd, tcpFd: tcp.fd });
+    const stack = new AsyncDisposableStack();
+    stack.use(dns);
+    resources.push(stack);
+    const go = (): void => waiting.splice(0).forEach((work) => void work());
+    return { udpPort: udp.port, tcpPort: tcp.port, waiting, go, stack };
+  }
+
+  test("as many questions wait as may; further ones stay in the kernel and are read once half were answered", async () => {
+    const { udpPort, waiting, go, stack } = await busyServer();
+    const client = createSocket("udp4");
+    stack.defer(() => {
+      client.close();
+    });
+    let answered = 0;
+    client.on("message", () => {
+      answered += 1;
+    });
+    const asked = DNS_WAITING + 50;
+    for (let n = 0; n < asked; n += 1)
+      await new Promise((resolve) => client.send(query(`n${n}.example`), udpPort, "127.0.0.1", resolve));
+    await sleep(50);
+    expect([answered, waiting.length]).toEqual([0, 1]);
+    go();
+    await expect.poll(() => answered).toBe(DNS_WAITING);
+    // Those that did not wait here were not lost.
+    await expect.poll(() => waiting.length).toBe(1);
+    go();
+    await expect.poll(() => answered).toBe(asked);
+  });
+
+  test("a connection is not read until its questions were answered", async () => {
+    const { tcpPort, waiting, go, stack } = await busyServer();
+    const socket = connect(tcpPort, "127.0.0.1");
+    stack.defer(() => {
+      socket.destroy();
+    });
+    let answered = 0;
+    socket.on("data", (chunk: Buffer) => {
+      answered += chunk.length;
+    });
+    const message = query("api.example.com");
+    const framed = Buffer.concat([Buffer.from([0, message.length]), message]);
+    const size = framed.length + 16;
+    socket.write(framed);
+    await expect.poll(() => waiting.length).toBe(1);
+    socket.write(framed);
+    await sleep(50);
+    // Not a second piece of work: what came meanwhile is in the kernel.
+    expect([answered, waiting.length]).toEqual([0, 1]);
+    go();
+    await expect.poll(() => answered).toBe(size);
+    await expect.poll(() => waiting.length).toBe(1);
+    go();
+    await expect.poll(() => answered).toBe(2 * size);
+  });
 });
 
 describe("over sockets", () => {

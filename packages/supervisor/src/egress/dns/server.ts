@@ -123,27 +123,23 @@ export class DnsServer implements AsyncDisposable {
     let pending: Buffer = Buffer.alloc(0);
     // Above the rate no more is read from whoever asks: the kernel's buffers push back.
     const goOn = (): void => {
-      if (socket.destroyed) return;
-      releaseReads(socket);
-      answerPending();
+      if (!socket.destroyed && answerPending()) releaseReads(socket);
     };
-    const pause = (): void => {
-      holdReads(socket);
-      setTimeout(goOn, DNS_TCP_PAUSE_MS).unref();
-    };
-    const answerPending = (): void => {
+    /** False: it is not to be read, now or ever. */
+    const answerPending = (): boolean => {
       while (pending.length >= 2) {
         const length = pending.readUInt16BE(0);
         // A client that does not read its answers is not worth keeping.
         if (length > DNS_MESSAGE_BYTES || socket.writableLength > 65_536) {
           socket.destroy();
-          return;
+          return false;
         }
-        if (pending.length < 2 + length) return;
+        if (pending.length < 2 + length) return true;
         if (this.#rate.waitMs > 0) {
           this.#onLimit("dnsQueriesPerSecond");
-          pause();
-          return;
+          holdReads(socket);
+          setTimeout(goOn, DNS_TCP_PAUSE_MS).unref();
+          return false;
         }
         const answer = this.answer(pending.subarray(2, 2 + length));
         pending = pending.subarray(2 + length);
@@ -152,6 +148,7 @@ export class DnsServer implements AsyncDisposable {
         size.writeUInt16BE(answer.length);
         socket.write(Buffer.concat([size, answer]));
       }
+      return true;
     };
     socket.on("data", (chunk: Buffer) => {
       pending = pending.length === 0 ? chunk : Buffer.concat([pending, chunk]);

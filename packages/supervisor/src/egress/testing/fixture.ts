@@ -134,13 +134,14 @@ function binding(name: string): Binding {
   return (process as unknown as { binding(name: string): Binding }).binding(name);
 }
 
-function boundTcp(port = 0): { readonly fd: number; readonly port: number } {
+/** A bound socket of this process, as init makes them. */
+export function boundTcp(port = 0): { readonly fd: number; readonly port: number } {
   const handle = new (binding("tcp_wrap").TCP!)(1);
   if (handle.bind("127.0.0.1", port) !== 0) throw new Error("bind failed");
   return keep(handle);
 }
 
-function boundUdp(): { readonly fd: number; readonly port: number } {
+export function boundUdp(): { readonly fd: number; readonly port: number } {
   const handle = new (binding("udp_wrap").UDP!)(0);
   if (handle.bind("127.0.0.1", 0, 0) !== 0) throw new Error("bind failed");
   return keep(handle);
