@@ -125,6 +125,39 @@ time.sleep(0.3); s.sendall(b"x"); time.sleep(60)`;
     await process.exit;
   });
 
+  it("finds the next connection of a process at once, however many descriptors it holds besides", async () => {
+    // 12,000 are more than one question may look at.
+    const script = `
+import os, resource, socket, sys, time
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+def connect(fd):
+    s = socket.create_connection(("1.2.3.4", 443), 5); os.dup2(s.fileno(), fd); s.close(); os.write(fd, b"x")
+connect(13000)
+sys.stdin.read(1)
+null = os.open("/dev/null", os.O_RDONLY)
+for _ in range(12000): os.dup(null)
+connect(13001)
+time.sleep(60)`;
+    const said = (socket: Socket) => new Promise<void>((resolve) => socket.once("data", () => resolve()));
+    const first = nextFlow();
+    const process = await sandbox.boundary.spawn(command(["python3", "-c", script]));
+    const one = await first;
+    await said(one.socket);
+    const before = await sandbox.boundary.identify(one.pair);
+    const second = nextFlow();
+    process.stdin!.end("x");
+    const other = await second;
+    await said(other.socket);
+    const after = await sandbox.boundary.identify(other.pair);
+    expect([before, after].map((owners) => owners.map(({ pid }) => pid))).toEqual([[process.pid], [process.pid]]);
+    close([...before, ...after]);
+    one.socket.destroy();
+    other.socket.destroy();
+    await process.signal(9);
+    await process.exit;
+  });
+
   it("follows a socket to the program that an owner became", async () => {
     const script = `
 import socket, os, time
