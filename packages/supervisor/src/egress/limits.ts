@@ -28,16 +28,17 @@ export const DEFAULT_LIMITS: EgressLimits = {
 };
 
 /** Pieces of a head or ClientHello that are read as they come. */
-export const FREE_PIECES = 8;
-/** Longest pause before a further piece: four looks a second at a connection that says one byte at a time. */
-export const MAX_DRIP_PAUSE_MS = 250;
+export const FREE_PIECES = 4;
+/** Longest pause before a further piece: one look a second at a connection that says one byte at a time. */
+export const MAX_DRIP_PAUSE_MS = 1_000;
 
 /**
- * Milliseconds without a look at a connection of whose head so many pieces came, none of them the last: 1, doubling. Who
- * has sent all of it waits for one pause at most, about as long as it took so far; who drips costs next to nothing.
+ * Milliseconds without a look at a connection of whose head so many pieces came, none of them the last: 1, and four times
+ * the one before. Who has sent all of it waits for one pause at most, some three times as long as it took so far; who drips
+ * costs next to nothing, a dozen looks in all before they come once a second.
  */
 export function dripPause(pieces: number): number {
-  return pieces < FREE_PIECES ? 0 : Math.min(2 ** (pieces - FREE_PIECES), MAX_DRIP_PAUSE_MS);
+  return pieces < FREE_PIECES ? 0 : Math.min(4 ** (pieces - FREE_PIECES), MAX_DRIP_PAUSE_MS);
 }
 
 /** First head on the explicit proxy port: targets are short there, and nothing is known about the caller yet. */

@@ -24,7 +24,7 @@ test("a head that drips is looked at ever more rarely, up to a limit", async () 
   const { head, rests } = await read([...HEAD]);
   expect(head).toBe(HEAD);
   expect(rests).toHaveLength(HEAD.length - FREE_PIECES);
-  expect(rests.slice(0, 5)).toEqual([1, 2, 4, 8, 16]);
+  expect(rests.slice(0, 5)).toEqual([1, 4, 16, 64, 256]);
   expect(rests.at(-1)).toBe(MAX_DRIP_PAUSE_MS);
   expect(dripPause(100_000)).toBe(MAX_DRIP_PAUSE_MS);
 });
