@@ -316,7 +316,7 @@ export class Channel {
   /** Takes the socket out, with unread bytes put back into it: the next owner (TLS, a tunnel) sees the stream whole. */
   detach(): Duplex {
     this.#detached = true;
-    if (this.#deferred) releaseReads(this.socket);
+    if (this.#deferred && !this.#ended) releaseReads(this.socket);
     this.#deferred = false;
     this.socket.pause();
     this.#unhook();
