@@ -280,19 +280,31 @@ test("policy set: unchanged, stored, and the statuses of --wait", async () => {
   expect(await set("--no-wait", "--wait")).toMatchObject({ code: 2 });
 });
 
-test("policy get: says which version is in force while another one is wanted", async () => {
-  let activeVersion = 2;
-  gateway.answers.set("GetSandboxConfig", {
-    message: { version: 3, policyHash: "ab", policySource: "POLICY_SOURCE_SANDBOX" },
-  });
-  gateway.answers.set("GetSandboxPolicyStatus", () => ({ message: { activeVersion, revision: { version: 3 } } }));
-  expect(await stdoutOf("policy", "get", "dev")).toContain("\nActive: 2, until this one is in force\n");
-  expect(JSON.parse(await stdoutOf("policy", "get", "dev", "-o", "json"))).toMatchObject({
-    version: 3,
-    active_version: 2,
-  });
-  activeVersion = 3;
-  expect(await stdoutOf("policy", "get", "dev")).not.toContain("Active");
+test("policy get: says whether what is wanted is in force", async () => {
+  const config = { version: 3, policyHash: "ab", policySource: "POLICY_SOURCE_SANDBOX", configRevision: "7" };
+  gateway.answers.set("GetSandboxConfig", { message: config });
+  const status = {
+    phase: "SANDBOX_PHASE_READY",
+    currentPolicyVersion: 2,
+    conditions: [{ type: "PolicyCurrent", status: "True", reason: "Applied" }],
+    configurationAdmission: { state: "CONFIGURATION_ADMISSION_STATE_ACCEPTED", configRevision: "7", error: "no good" },
+  };
+  const shown = async (changes: object): Promise<string | undefined> => {
+    const message = { sandbox: { metadata: { name: "dev" }, status: { ...status, ...changes } } };
+    gateway.answers.set("GetSandbox", { message });
+    return /^In force: (.*)$/m.exec(await stdoutOf("policy", "get", "dev"))?.[1];
+  };
+  const { configurationAdmission } = status;
+  expect(await shown({})).toBe("yes");
+  expect(await shown({ configurationAdmission: undefined })).toBe("not yet");
+  expect(await shown({ configurationAdmission: { ...configurationAdmission, configRevision: "6" } })).toBe("not yet");
+  const json = JSON.parse(await stdoutOf("policy", "get", "dev", "-o", "json"));
+  expect(json).toMatchObject({ version: 3, status: "effective", in_force: false, active_version: 2 });
+  const rejected = { ...configurationAdmission, state: "CONFIGURATION_ADMISSION_STATE_REJECTED" };
+  expect(await shown({ configurationAdmission: rejected })).toBe("no: no good");
+  const conditions = [{ type: "PolicyCurrent", status: "False", reason: "Degraded" }];
+  expect(await shown({ conditions })).toBe("in part, see openshell sandbox get");
+  expect(await shown({ phase: "SANDBOX_PHASE_STOPPED" })).toBe("no, at the next start: the sandbox is stopped");
 });
 
 test("policy set: sections that apply at start-up stay as they are where the file has none", async () => {

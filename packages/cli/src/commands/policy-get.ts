@@ -1,9 +1,10 @@
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
 import { EXIT, quote, usageError } from "../errors.ts";
+import { isDormant } from "../model/dormant.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
 import { revisionObject } from "../model/policy-revision.ts";
-import { object, text } from "../model/sandbox.ts";
+import { object, sandboxView, text } from "../model/sandbox.ts";
 import { cell, formatTime } from "../output/terminal.ts";
 import { plainPolicy, policyText } from "../policy/message.ts";
 import type { Json } from "../transport/unary.ts";
@@ -59,7 +60,7 @@ interface Shown {
   readonly policy: Json | undefined;
 }
 
-/** What is wanted now; `active_version` is what the sandbox has in force. */
+/** What is wanted now; `active_version` is the last one of its own that the sandbox had in force. */
 async function effective(context: Context, name: string, scope: Json): Promise<Shown> {
   const config = await context.call("GetSandboxConfig", { ...scope, name });
   const version = Number(config["version"] ?? 0);
@@ -67,14 +68,16 @@ async function effective(context: Context, name: string, scope: Json): Promise<S
     text(config["policySource"])
       .replace(/^POLICY_SOURCE_/, "")
       .toLowerCase() || "sandbox";
-  const active = source === "sandbox" ? await activeVersion(context, { ...scope, sandbox: name, version }) : undefined;
+  const { view, inForce } = await standing(context, name, scope, config);
+  const active = Number(view.status["currentPolicyVersion"] ?? 0);
   const facts = {
     scope: "sandbox",
     sandbox: name,
     version,
-    ...(active === undefined ? {} : { active_version: active }),
+    ...(source === "sandbox" ? { active_version: active } : {}),
     hash: text(config["policyHash"]),
     status: "effective",
+    in_force: inForce === "yes",
     config_revision: text(config["configRevision"]) || "0",
     policy_source: source,
     global_policy_version: Number(config["globalPolicyVersion"] ?? 0),
@@ -85,9 +88,7 @@ async function effective(context: Context, name: string, scope: Json): Promise<S
       ["Version", String(facts.version)],
       ["Hash", cell(facts.hash)],
       ["Status", "effective"],
-      ...(active === undefined || active === version
-        ? []
-        : [["Active", `${active}, until this one is in force`] as const]),
+      ["In force", cell(inForce)],
       ["Source", source],
       ["Config rev", cell(facts.config_revision)],
       ...(facts.global_policy_version === 0 ? [] : [["Global", String(facts.global_policy_version)] as const]),
@@ -96,8 +97,23 @@ async function effective(context: Context, name: string, scope: Json): Promise<S
   };
 }
 
-async function activeVersion(context: Context, request: Json): Promise<number> {
-  return Number((await context.call("GetSandboxPolicyStatus", request))["activeVersion"] ?? 0);
+/** Whether the sandbox has taken up what is wanted: policy and settings, its own and the gateway's. */
+async function standing(context: Context, name: string, scope: Json, config: Json) {
+  const { sandbox } = await context.call("GetSandbox", { ...scope, name });
+  const view = sandboxView(sandbox);
+  const { state, configRevision, error } = object(view.status["configurationAdmission"]);
+  const judged = text(configRevision) !== "" && text(configRevision) === text(config["configRevision"]);
+  const current = view.conditions.find(({ type }) => type === "PolicyCurrent");
+  const inForce = isDormant(view.phase)
+    ? `no, at the next start: the sandbox is ${view.phase.toLowerCase()}`
+    : !judged
+      ? "not yet"
+      : state !== "CONFIGURATION_ADMISSION_STATE_ACCEPTED"
+        ? `no: ${text(error)}`
+        : current?.["reason"] === "Degraded" && current["status"] === "False"
+          ? "in part, see openshell sandbox get"
+          : "yes";
+  return { view, inForce };
 }
 
 /** `request`: whose revision; `about`: the same as structured output says it. */

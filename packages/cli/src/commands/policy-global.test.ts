@@ -32,7 +32,7 @@ test("policy set --global: in every sandbox, after a confirmation", async () => 
   expect(sent()).toEqual([]);
   expect(await run([...line, "--yes"])).toMatchObject({
     code: 0,
-    stderr: "✓ Global policy version 2 holds in every sandbox (hash abcdefabcdef).\n",
+    stderr: "✓ Global policy version 2 stored for every sandbox (hash abcdefabcdef).\n",
   });
   expect(sent()).toEqual([["UpdateConfig", { global: true, policy: { version: 1 } }]]);
 });
@@ -68,9 +68,17 @@ test("policy get and list --global: revisions of the gateway", async () => {
   for (const command of ["get", "list"]) expect((await run(["policy", command, "dev", "--global"])).code).toBe(2);
 });
 
-test("policy get says that the gateway's policy is in force", async () => {
-  const message = { version: 3, policySource: "POLICY_SOURCE_GLOBAL", globalPolicyVersion: 2 };
+test("policy get says that the gateway's policy is wanted, and whether the sandbox has it in force", async () => {
+  const message = { version: 3, policySource: "POLICY_SOURCE_GLOBAL", globalPolicyVersion: 2, configRevision: "11" };
   gateway.answers.set("GetSandboxConfig", { message });
+  const shown = async (state: string, configRevision: string): Promise<string | undefined> => {
+    const configurationAdmission = { state: `CONFIGURATION_ADMISSION_STATE_${state}`, configRevision };
+    const status = { phase: "SANDBOX_PHASE_READY", configurationAdmission };
+    gateway.answers.set("GetSandbox", { message: { sandbox: { metadata: { name: "dev" }, status } } });
+    return /^In force: .*$/m.exec((await run(["policy", "get", "dev"])).stdout)?.[0];
+  };
+  expect(await shown("ACCEPTED", "10")).toBe("In force: not yet");
+  expect(await shown("ACCEPTED", "11")).toBe("In force: yes");
   const { stdout } = await run(["policy", "get", "dev"]);
   expect(stdout).toMatch(/^Source: global$/m);
   expect(stdout).toMatch(/^Global: 2$/m);

@@ -60,7 +60,7 @@ async function setGlobal(context: Context, args: Args, policy: Json): Promise<nu
   const answer = await context.call("UpdateConfig", { global: true, policy });
   const hash = cell(text(answer["policyHash"]).slice(0, 12));
   await context.success(
-    `Global policy version ${Number(answer["version"] ?? 0)} holds in every sandbox (hash ${hash}).`,
+    `Global policy version ${Number(answer["version"] ?? 0)} stored for every sandbox (hash ${hash}).`,
   );
   return EXIT.ok;
 }
