@@ -81,11 +81,21 @@ describe.skipIf(mode === "user").each(VARIANTS)("(%s) an image with a policy", (
 
   test("that cannot be used starts nothing, says so, and waits for a policy of its owner", async () => {
     put("version: 1\nnetwork_policies: { a: { nonsense: true } }\n");
-    const { sandbox: made } = await gateway.client.createSandbox({
-      workspaceScope: SCOPE,
-      spec: { command: ["sleep", "86400"], template: { driverConfig: { local: { root } } } },
-    });
-    await using sandbox = new TestSandbox(gateway, made!.metadata!.name, made!.metadata!.id);
+    const create = ["sandbox", "create", "--name", "held", "--from", root, "--detach", "--", "sleep", "86400"];
+    const creating = gateway.user.run(create, { timeoutMs: 60_000 });
+    const asked = { workspaceScope: SCOPE, name: "held" };
+    await expect
+      .poll(
+        () =>
+          gateway.client.getSandbox(asked).then(
+            () => true,
+            () => false,
+          ),
+        { timeout: 15_000 },
+      )
+      .toBe(true);
+    const { sandbox: made } = await gateway.client.getSandbox(asked);
+    await using sandbox = new TestSandbox(gateway, "held", made!.metadata!.id);
     const condition = async () =>
       (await sandbox.get()).status?.conditions.find(({ type }) => type === "ConfigurationReady");
     await expect
@@ -93,8 +103,12 @@ describe.skipIf(mode === "user").each(VARIANTS)("(%s) an image with a policy", (
       .toContain("/etc/openshell/policy.yaml");
     expect((await sandbox.get()).status?.phase).toBe(SandboxPhase.PROVISIONING);
     const file = gateway.user.home.write("policy.yaml", POLICY);
+    expect(await gateway.user.ok(["policy", "get", sandbox.name])).toMatch(/^In force: no: .*policy\.yaml/m);
     await gateway.user.ok(["policy", "set", sandbox.name, "--policy", file]);
     await sandbox.phase(SandboxPhase.READY);
     expect((await sandbox.sh(ASK)).stdout).toBe("200");
+    // Whoever made it was told.
+    const { exitCode, stderr } = await creating;
+    expect([exitCode, stderr]).toEqual([0, expect.stringMatching(/^! sandbox held is held, .*policy\.yaml/m)]);
   });
 });

@@ -378,6 +378,15 @@ test("create --detach waits until the sandbox is ready, and tells why it never w
     code: 1,
     stderr: expect.stringContaining("phase Error: StartFailed: no memory"),
   });
+  const refused = [{ type: "Ready", status: "False", reason: "ConfigurationInvalid", message: "no such field" }];
+  const provisioning = { deadline: "2026-01-01T00:05:00Z" };
+  const held = { sandbox: sandbox("dev", "PROVISIONING", { conditions: refused, provisioning }) };
+  gateway.streams.set("WatchSandbox", [held, held, { sandbox: sandbox("dev", "READY") }]);
+  const { code, stderr } = await run(create);
+  expect(code).toBe(0);
+  expect(
+    stderr.match(/is held, and nothing in it runs: no such field\n {2}next: .*policy set dev .*until 2026/g),
+  ).toHaveLength(1);
   // The last one used stands for a name that is left out.
   gateway.answers.set("GetSandboxLogs", { message: {} });
   expect((await run(["logs"])).stderr).toBe("→ sandbox dev (used last)\n");

@@ -102,13 +102,18 @@ async function standing(context: Context, name: string, scope: Json, config: Jso
   const { sandbox } = await context.call("GetSandbox", { ...scope, name });
   const view = sandboxView(sandbox);
   const { state, configRevision, error } = object(view.status["configurationAdmission"]);
-  const judged = text(configRevision) !== "" && text(configRevision) === text(config["configRevision"]);
+  const accepted = state === "CONFIGURATION_ADMISSION_STATE_ACCEPTED";
+  // A start that is held was refused before anything had a revision.
+  const judged =
+    text(configRevision) === ""
+      ? state === "CONFIGURATION_ADMISSION_STATE_REJECTED"
+      : text(configRevision) === text(config["configRevision"]);
   const current = view.conditions.find(({ type }) => type === "PolicyCurrent");
   const inForce = isDormant(view.phase)
     ? `no, at the next start: the sandbox is ${view.phase.toLowerCase()}`
     : !judged
       ? "not yet"
-      : state !== "CONFIGURATION_ADMISSION_STATE_ACCEPTED"
+      : !accepted
         ? `no: ${text(error)}`
         : current?.["reason"] === "Degraded" && current["status"] === "False"
           ? "in part, see openshell sandbox get"

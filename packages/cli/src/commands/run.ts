@@ -45,6 +45,8 @@ export const spec: CommandSpec = {
 const EPHEMERAL = { "openshell.nvidia.com/retention": "ephemeral" };
 /** Whoever interrupts twice waits no longer than this; the gateway, having noted the wish, goes on by itself. Milliseconds. */
 const FORCED_DELETE_MS = 1_500;
+/** A start that takes so long is looked at closer. Milliseconds. */
+const SLOW_START_MS = 5_000;
 const NAME_LETTERS = "bcdfghjkmnpqrstvwxz23456789";
 
 export async function run(context: Context, args: Args): Promise<number> {
@@ -109,6 +111,11 @@ export async function run(context: Context, args: Args): Promise<number> {
       made = mayExist(error, args.has("name"));
       throw error;
     }
+    // Without a terminal only what is wrong is worth a line.
+    using _slow =
+      context.surroundings.stderr.isTTY === true
+        ? undefined
+        : later(SLOW_START_MS, () => void whenRunning(context, name, running.signal, () => {}));
     if (interruption.signalled !== undefined) throw new CliError("interrupted", { code: "interrupted" });
     interruption.onFirst(() => {
       void context.call("StopSandbox", { workspaceScope: context.scope, name }).catch(() => interruption.force());
@@ -175,6 +182,12 @@ export async function run(context: Context, args: Args): Promise<number> {
     if (interruption.signalled !== undefined) return interruption.exitCode(EXIT.failure);
     throw error;
   }
+}
+
+function later(ms: number, action: () => void): Disposable {
+  const timer = setTimeout(action, ms);
+  timer.unref();
+  return { [Symbol.dispose]: () => clearTimeout(timer) };
 }
 
 /** Resolves when the main process runs or has ended, or when that cannot be told. A silent command shows no progress. */

@@ -4,7 +4,7 @@ import { CliError, codeOf, EXIT, usageError } from "../errors.ts";
 import { secretLooking } from "../model/environment.ts";
 import { rememberSandbox } from "../model/last-sandbox.ts";
 import { awaitsRestart, hasRun, object, sandboxObject, sandboxView } from "../model/sandbox.ts";
-import { limitSeconds, waitForPhase } from "../model/wait.ts";
+import { limitSeconds, waitForPhase, watchSlowStart } from "../model/wait.ts";
 import { LOGIN_SHELL, volumesOf, WORKLOAD_FLAGS, wantsTty, workloadRequest } from "../model/workload.ts";
 import { Progress } from "../output/progress.ts";
 import { cell } from "../output/terminal.ts";
@@ -124,6 +124,7 @@ export async function run(context: Context, args: Args): Promise<number> {
   await context.say(`\nCreated sandbox: ${cell(name)}\n`);
   const target = await context.ensureGateway();
   let lost = false;
+  using _slow = watchSlowStart(context, name);
   try {
     const result = await attach(
       {

@@ -1,9 +1,9 @@
 import type { Context } from "../context.ts";
 import { CliError, quote, usageError } from "../errors.ts";
 import { Progress } from "../output/progress.ts";
-import { cell } from "../output/terminal.ts";
+import { cell, formatTime } from "../output/terminal.ts";
 import { streamJson } from "../transport/json-stream.ts";
-import { hasRun, notReadyReason, object, type SandboxView, sandboxView } from "./sandbox.ts";
+import { hasRun, notReadyReason, object, type SandboxView, sandboxView, text } from "./sandbox.ts";
 
 const DEFAULT_SECONDS = 300;
 /** A week; Node's timers end before a month does. */
@@ -13,11 +13,11 @@ export type LimitVariable = "OPENSHELL_PROVISION_TIMEOUT" | "OPENSHELL_LIFECYCLE
 
 /** Limit of a wait from a variable, in seconds. Throws usage errors, so that it is asked for before anything is changed. */
 export function limitSeconds(context: Context, variable: LimitVariable): number {
-  const text = context.env[variable]?.trim() ?? "";
-  if (text === "") return DEFAULT_SECONDS;
-  const value = Number(text);
-  if (/^\d+(?:\.\d+)?$/.test(text) && value > 0 && value <= MOST_SECONDS) return value;
-  throw usageError(`$${variable}: ${quote(text)} is no limit`, `Use seconds, more than 0 and at most ${MOST_SECONDS}`);
+  const given = context.env[variable]?.trim() ?? "";
+  if (given === "") return DEFAULT_SECONDS;
+  const value = Number(given);
+  if (/^\d+(?:\.\d+)?$/.test(given) && value > 0 && value <= MOST_SECONDS) return value;
+  throw usageError(`$${variable}: ${quote(given)} is no limit`, `Use seconds, more than 0 and at most ${MOST_SECONDS}`);
 }
 
 export interface WaitOptions {
@@ -51,11 +51,13 @@ export async function waitForPhase(context: Context, name: string, options: Wait
   const stop = new AbortController();
   const timer = setTimeout(() => stop.abort(), seconds * 1000);
   options.signal?.addEventListener("abort", () => stop.abort(), { once: true });
+  if (options.signal?.aborted) stop.abort();
   const doing = options.doing ?? "Waiting for";
   const { stderr } = context.surroundings;
   using progress = options.doing === undefined ? undefined : Progress.start(stderr, context.err, `${doing} ${name}`);
   let last: SandboxView | undefined;
   let ran = false;
+  let held: string | undefined;
   try {
     const follow = { followStatus: true, followEvents: true, eventTail: MAX_EVENTS };
     const request = { workspaceScope: context.scope, sandbox: name, ...follow };
@@ -72,6 +74,12 @@ export async function waitForPhase(context: Context, name: string, options: Wait
           code: "sandbox_failed",
           next: `openshell logs ${name} shows what happened; openshell sandbox delete ${name} removes it`,
         });
+      }
+      const why = heldReason(last);
+      if (why !== undefined && why !== held) {
+        held = why;
+        Progress.clear();
+        await sayHeld(context, last, why);
       }
       const preparing = preparation(last);
       if (preparing !== undefined) options.onPreparing?.(preparing);
@@ -90,6 +98,40 @@ export async function waitForPhase(context: Context, name: string, options: Wait
   }
   if (options.goes === true && ran && last !== undefined) return last;
   throw new CliError(`sandbox ${name} was removed meanwhile`, { code: "sandbox_removed", next: "Create it again" });
+}
+
+/** A start that takes so long is looked at closer. Milliseconds. */
+const SLOW_START_MS = 1_000;
+
+/** Says why a start is held, where it takes long; until it is disposed of. */
+export function watchSlowStart(context: Context, name: string): Disposable {
+  const stop = new AbortController();
+  const until = ["Ready", "Completed", "Stopped", "Deleting"];
+  const timer = setTimeout(() => {
+    waitForPhase(context, name, { until, failed: ["Error"], signal: stop.signal }).catch(() => {});
+  }, SLOW_START_MS);
+  timer.unref();
+  return {
+    [Symbol.dispose]() {
+      clearTimeout(timer);
+      stop.abort();
+    },
+  };
+}
+
+/** Why the gateway waits for a correction of the configuration before anything runs. */
+function heldReason({ phase, conditions }: SandboxView): string | undefined {
+  if (phase !== "Provisioning" && phase !== "Starting") return undefined;
+  const held = conditions.find(({ type, reason }) => type === "Ready" && reason === "ConfigurationInvalid");
+  return held === undefined ? undefined : cell(held["message"]);
+}
+
+async function sayHeld(context: Context, { name, status }: SandboxView, why: string): Promise<void> {
+  const deadline = text(object(status["provisioning"])["deadline"]);
+  const until = deadline === "" ? "" : ` until ${formatTime(deadline)}`;
+  await context.warn(`sandbox ${cell(name)} is held, and nothing in it runs: ${why}`);
+  const next = `openshell policy set ${cell(name)} --policy FILE, or a correction of its providers, lets it start${until}`;
+  await context.say(`  ${context.err.bold("next:")} ${next}`);
 }
 
 /** What the gateway says of a start that takes long, such as how much of an image is unpacked. */

@@ -43,18 +43,28 @@ export class Progress implements Disposable {
     if (this.#shown) this.#draw();
   }
 
+  /** Makes room for another line; what is shown comes back below it. */
+  static clear(): void {
+    const shown = Progress.#running.at(-1);
+    if (shown !== undefined) shown.#erase();
+  }
+
   /** Removes the line. */
   stop(): void {
     clearTimeout(this.#timer);
     this.#timer = undefined;
     const place = Progress.#running.indexOf(this);
     if (place !== -1) Progress.#running.splice(place, 1);
-    if (this.#shown) this.#stream.write("\r\u001b[K");
+    this.#erase();
     this.#shown = false;
   }
 
   [Symbol.dispose](): void {
     this.stop();
+  }
+
+  #erase(): void {
+    if (this.#shown) this.#stream.write("\r\u001b[K");
   }
 
   #animate(): void {

@@ -404,7 +404,7 @@ function admissionOf(identity: SessionIdentity, { config, environment }: Bootstr
 }
 
 function unusable(reason: Failure): UnusableCandidate {
-  const text = `the policy in the image is invalid: ${failureText(reason)}`;
+  const text = `the policy in the image is invalid: ${failureText({ ...reason, next: "" })}`;
   const next = "Give the sandbox a policy with `openshell policy set`, or fix the image";
   return { source: "invalid", reason: failure("image_policy_invalid", text, { next }) };
 }
