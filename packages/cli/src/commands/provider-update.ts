@@ -1,5 +1,5 @@
 import { type Args, type CommandSpec, requirePositional } from "../args.ts";
-import { type Context, pairs } from "../context.ts";
+import { type Context, OUTPUT_FLAG, pairs } from "../context.ts";
 import { EXIT, quote, usageError } from "../errors.ts";
 import { CREDENTIAL_FLAGS, configOf, credentialsOf } from "../model/credentials.ts";
 import { providerObject } from "../model/provider.ts";
@@ -26,6 +26,7 @@ export const spec: CommandSpec = {
       help: "when a credential stops being valid: RFC 3339, or milliseconds since 1970; 0 for never",
     },
     ...PROVIDER_WAIT_FLAGS,
+    OUTPUT_FLAG,
   ],
   about: [
     "Keys that are given replace stored ones; an empty value removes a key. Running sandboxes use the new values at once.",
@@ -63,8 +64,10 @@ export async function run(context: Context, args: Args): Promise<number> {
   const receipts: readonly unknown[] = Array.isArray(answer["targetReceipts"]) ? answer["targetReceipts"] : [];
   const count = receipts.length;
   const reach = count === 0 ? "" : `; ${count} ${count === 1 ? "sandbox takes" : "sandboxes take"} it up`;
-  await context.success(`Updated provider ${cell(updated.name)}${reach}.`);
-  if (!args.has("wait")) return EXIT.ok;
+  if (context.outputFormat === "table") {
+    await context.success(`Updated provider ${cell(updated.name)}${reach}.`);
+    if (!args.has("wait")) return EXIT.ok;
+  }
   return showTargets(context, receipts.map(targetOf), seconds, text(answer["mutationId"]));
 }
 

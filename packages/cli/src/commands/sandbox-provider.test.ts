@@ -153,3 +153,25 @@ test("--wait does not wait for a sandbox that does not run", async () => {
   });
   expect(gateway.calls.filter(({ method }) => method === "GetSandboxProviderStatus")).toHaveLength(1);
 });
+
+test("provider update: every sandbox that takes the change up, for people and for programs", async () => {
+  const second = { ...receipt, receiptId: "r2", desired: { sandbox: "other" } };
+  const provider = { metadata: { name: "model" } };
+  gateway.answers.set("UpdateProvider", { message: { provider, mutationId: "m1", targetReceipts: [receipt, second] } });
+  const update = (...argv: string[]) =>
+    runCommandLine(["provider", "update", "model", "--config", "A=b", ...argv], { env: gateway.env });
+  expect(await update()).toEqual({
+    code: 0,
+    stdout: "",
+    stderr: "✓ Updated provider model; 2 sandboxes take it up.\n",
+  });
+  states(status("READY"));
+  expect((await update("--wait")).stderr).toMatch(/sandbox dev is in force[\s\S]*sandbox other is in force/);
+  const structured = await update("--wait", "-o", "json");
+  expect(JSON.parse(structured.stdout)).toMatchObject({
+    mutation_id: "m1",
+    targets: [{ wait_outcome: "complete" }, { wait_outcome: "complete" }],
+  });
+  states(status("PENDING", "WAITING_FOR_SUPERVISOR"));
+  expect(await update("--wait", "--timeout", "1", "-o", "json")).toMatchObject({ code: 1 });
+});
