@@ -84,16 +84,8 @@ describe.skipIf(mode === "user").each(VARIANTS)("(%s) an image with a policy", (
     const create = ["sandbox", "create", "--name", "held", "--from", root, "--detach", "--", "sleep", "86400"];
     const creating = gateway.user.run(create, { timeoutMs: 60_000 });
     const asked = { workspaceScope: SCOPE, name: "held" };
-    await expect
-      .poll(
-        () =>
-          gateway.client.getSandbox(asked).then(
-            () => true,
-            () => false,
-          ),
-        { timeout: 15_000 },
-      )
-      .toBe(true);
+    const exists = () => gateway.client.getSandbox(asked).then(Boolean, () => false);
+    await expect.poll(exists, { timeout: 15_000 }).toBe(true);
     const { sandbox: made } = await gateway.client.getSandbox(asked);
     await using sandbox = new TestSandbox(gateway, "held", made!.metadata!.id);
     const condition = async () =>

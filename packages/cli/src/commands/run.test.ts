@@ -203,6 +203,22 @@ test("what a sandbox planted in a writable volume is told after the command, bef
   expect(await at("/p:/work")).toMatchObject({ code: 0, stderr: "" });
 });
 
+test("who waits for a sandbox to start is told that the start is held", async () => {
+  const conditions = [{ type: "Ready", status: "False", reason: "ConfigurationInvalid", message: "no such field" }];
+  const held = { metadata: { name: "dev" }, status: { phase: "SANDBOX_PHASE_PROVISIONING", conditions } };
+  gateway.streams.set("WatchSandbox", [{ sandbox: held }, { sandbox: held }]);
+  gateway.onStream = (stream: ServerHttp2Stream) => {
+    stream.respond({ ":status": 200, "content-type": "application/grpc+proto" }, { waitForTrailers: true });
+    stream.on("wantTrailers", () => stream.sendTrailers({ "grpc-status": "0" }));
+    stream.resume();
+    setTimeout(() => stream.end(exit(0)), 1_500);
+  };
+  const create = ["sandbox", "create", "--name", "dev", "--", "cmd"];
+  const { code, stderr } = await runCommandLine(create, { env: gateway.env });
+  expect(code).toBe(0);
+  expect(stderr.match(/^! sandbox dev is held, and nothing in it runs: no such field$/gm)).toHaveLength(1);
+});
+
 test("without a command, a login shell has a terminal when its input is one", async () => {
   const sent = async (...options: Parameters<typeof run>): Promise<unknown> => {
     serve([exit(0)]);
