@@ -1,6 +1,8 @@
 import { createHash } from "node:crypto";
-import { readdirSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { constants } from "node:os";
+import { setTimeout as sleep } from "node:timers/promises";
+import type { ExitStatus } from "@openshell/boundary";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { collect, command, openSandbox, outcome, type TestSandbox, testEnv } from "../../support/boundary.ts";
 
@@ -9,6 +11,9 @@ beforeAll(async () => {
   sandbox = await openSandbox();
 });
 afterAll(() => sandbox?.[Symbol.asyncDispose]());
+
+const childrenOf = (pid: number): readonly number[] =>
+  readFileSync(`/proc/${pid}/task/${pid}/children`, "utf8").trim().split(" ").map(Number);
 
 describe("spawn with pipes", () => {
   it("gives output, error output and the exit code", async () => {
@@ -138,6 +143,36 @@ describe("exit status", () => {
     );
     expect(results).toEqual(Array.from({ length: 100 }, (_, code) => ({ kind: "exited", code })));
     expect((await outcome(flood)).status).toEqual({ kind: "exited", code: 5 });
+  });
+
+  it("is told although the process ended before init knew that it was there (#3142)", async () => {
+    await sandbox.run(["true"]);
+    // With nothing else running, init's children are its helpers; one of them forks, and says so afterwards.
+    const helpers = childrenOf(sandbox.launched.pid);
+    let held = true;
+    const hold = async (): Promise<void> => {
+      while (held) {
+        for (const pid of helpers) process.kill(pid, "SIGSTOP");
+        await sleep(8);
+        for (const pid of helpers) process.kill(pid, "SIGCONT");
+        await sleep(1);
+      }
+    };
+    const holding = hold();
+    const told: (ExitStatus | undefined)[] = [];
+    const worker = async (first: number): Promise<void> => {
+      for (let code = first; code < 400; code += 8) {
+        const ended = sandbox.run(["sh", "-c", `exit ${code % 256}`]).then(({ status }) => status);
+        told[code] = await Promise.race([ended, sleep(5_000, undefined as ExitStatus | undefined)]);
+      }
+    };
+    try {
+      await Promise.all(Array.from({ length: 8 }, (_, first) => worker(first)));
+    } finally {
+      held = false;
+      await holding;
+    }
+    expect(told).toEqual(Array.from({ length: 400 }, (_, code) => ({ kind: "exited", code: code % 256 })));
   });
 
   it("leaves no zombie and no descriptor behind", async () => {
