@@ -37,19 +37,6 @@ export const kubernetes: Group = {
             },
           ],
         },
-        {
-          test: {
-            file: "packages/gateway/src/api/lifecycle.test.ts",
-            title: "re-attaches after the host died, without starting the workload again",
-          },
-          without: [
-            {
-              file: CONTROLLER,
-              from: "const launched = facts.launchedGeneration === record.generation;",
-              to: "const launched = facts.launchedGeneration < 0n;",
-            },
-          ],
-        },
       ],
     },
     {
