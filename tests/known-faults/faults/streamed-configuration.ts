@@ -195,9 +195,9 @@ export const firstLook: Group = {
           },
           without: [
             {
-              file: "packages/gateway/src/delivery/snapshot.ts",
-              from: "configRevision({ ...facts, settingsRevision: String(settingsRevision) })",
-              to: "configRevision({ ...facts, settingsRevision: String(settingsRevision), at: performance.now() })",
+              file: "packages/gateway/src/polling/reports.ts",
+              from: 'before === "" && same("config") && same("environment") && stored?.state === State.ACCEPTED',
+              to: "false",
             },
           ],
         },
