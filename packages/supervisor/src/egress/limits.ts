@@ -28,7 +28,7 @@ export const DEFAULT_LIMITS: EgressLimits = {
 };
 
 /** Pieces of a head or ClientHello that are read as they come. */
-export const FREE_PIECES = 4;
+export const FREE_PIECES = 3;
 /** Longest pause before a further piece: one look a second at a connection that says one byte at a time. */
 export const MAX_DRIP_PAUSE_MS = 1_000;
 
@@ -155,13 +155,13 @@ export const SHARE_EVENT_MS = 0.015;
 export const SHARE_CONTENDED_MS = 1_000;
 
 /** Part of the time above which a sandbox takes new connections more slowly while another has work. */
-export const ADMISSION_PART = 1 / 8;
+export const ADMISSION_PART = 1 / 10;
 /** So much may be used before: what opening a dozen connections to new hosts takes. */
 export const ADMISSION_BURST_MS = 25;
 /** What a connection costs beside what is measured: Node's own layers when it comes and goes, and what is collected afterwards. */
 export const ADMISSION_COST_MS = 0.3;
-/** Longest pause before one more is taken: 100 a second, however busy the sandbox is. */
-export const ADMISSION_PAUSE_MS = 10;
+/** Longest pause before one more is taken: 66 a second, however busy the sandbox is. */
+export const ADMISSION_PAUSE_MS = 15;
 
 /** Ports of control planes (etcd, Kubernetes, kubelet) that are refused on every declared destination. */
 export const CONTROL_PLANE_PORTS: ReadonlySet<number> = new Set([2379, 2380, 6443, 10250, 10255]);
