@@ -3,7 +3,7 @@ import type { TestSandbox } from "../../support/api.ts";
 import { TestInternet } from "../../support/internet/index.ts";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
-import { type Variant, VariantGateway } from "../../support/variants.ts";
+import { VARIANTS, type Variant, VariantGateway } from "../../support/variants.ts";
 
 /**
  * The first comparison of a running sandbox with the store, and many after it: where nothing changed, nothing happens. The
@@ -62,9 +62,8 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
     before = takeInventory();
     net = await TestInternet.start();
     await net.host("api.example-allowed.com");
-    const variants: readonly Variant[] = ["workspace", "sandbox", "revision 1"];
     await Promise.all(
-      variants.map(async (variant) => {
+      VARIANTS.map(async (variant) => {
         const keys = `config_consistency_check_interval_seconds = ${INTERVAL_S}`;
         const started = await VariantGateway.start(net, variant, { keys });
         gateways.set(variant, started);
@@ -93,6 +92,7 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
     ["workspace", "without a provider", []],
     ["workspace", "with a provider", ["model"]],
     ["sandbox", "with a provider", ["model"]],
+    ["revision 0", "with a provider", ["model"]],
     ["revision 1", "without a provider", []],
     ["revision 1", "with a provider", ["model"]],
   ])(
@@ -121,7 +121,7 @@ describe.skipIf(mode === "user")("an unchanged sandbox", () => {
     },
   );
 
-  test.concurrent.each<Variant>(["workspace", "sandbox", "revision 1"])(
+  test.concurrent.each(VARIANTS)(
     "(%s) that is changed before the first look has the change, and what stays allowed goes on",
     { timeout: (WATCHED_S + 60) * 1_000 },
     async (variant) => {

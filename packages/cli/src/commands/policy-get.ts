@@ -1,10 +1,10 @@
 import type { Args, CommandSpec } from "../args.ts";
 import { type Context, OUTPUT_FLAG, wholeNumber } from "../context.ts";
 import { EXIT, quote, usageError } from "../errors.ts";
-import { isDormant } from "../model/dormant.ts";
+import { standing } from "../model/in-force.ts";
 import { sandboxName } from "../model/last-sandbox.ts";
 import { revisionObject } from "../model/policy-revision.ts";
-import { object, sandboxView, text } from "../model/sandbox.ts";
+import { object, text } from "../model/sandbox.ts";
 import { cell, formatTime } from "../output/terminal.ts";
 import { plainPolicy, policyText } from "../policy/message.ts";
 import type { Json } from "../transport/unary.ts";
@@ -68,7 +68,7 @@ async function effective(context: Context, name: string, scope: Json): Promise<S
     text(config["policySource"])
       .replace(/^POLICY_SOURCE_/, "")
       .toLowerCase() || "sandbox";
-  const { view, inForce } = await standing(context, name, scope, config);
+  const { view, inForce } = await standing(context, name, config);
   const active = Number(view.status["currentPolicyVersion"] ?? 0);
   const facts = {
     scope: "sandbox",
@@ -95,30 +95,6 @@ async function effective(context: Context, name: string, scope: Json): Promise<S
     ],
     policy: config["policy"] === undefined ? undefined : object(config["policy"]),
   };
-}
-
-/** Whether the sandbox has taken up what is wanted: policy and settings, its own and the gateway's. */
-async function standing(context: Context, name: string, scope: Json, config: Json) {
-  const { sandbox } = await context.call("GetSandbox", { ...scope, name });
-  const view = sandboxView(sandbox);
-  const { state, configRevision, error } = object(view.status["configurationAdmission"]);
-  const accepted = state === "CONFIGURATION_ADMISSION_STATE_ACCEPTED";
-  // A start that is held was refused before anything had a revision.
-  const judged =
-    text(configRevision) === ""
-      ? state === "CONFIGURATION_ADMISSION_STATE_REJECTED"
-      : text(configRevision) === text(config["configRevision"]);
-  const current = view.conditions.find(({ type }) => type === "PolicyCurrent");
-  const inForce = isDormant(view.phase)
-    ? `no, at the next start: the sandbox is ${view.phase.toLowerCase()}`
-    : !judged
-      ? "not yet"
-      : !accepted
-        ? `no: ${text(error)}`
-        : current?.["reason"] === "Degraded" && current["status"] === "False"
-          ? "in part, see openshell sandbox get"
-          : "yes";
-  return { view, inForce };
 }
 
 /** `request`: whose revision; `about`: the same as structured output says it. */

@@ -2,6 +2,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { EXIT } from "../errors.ts";
 import { confirmed, YES_FLAG } from "../model/confirm.ts";
+import { sayUnlessInForce } from "../model/in-force.ts";
 import { GLOBAL_FLAG, KEY_FLAG, settingKey, settingsPlace } from "../model/settings.ts";
 
 export const spec: CommandSpec = {
@@ -24,5 +25,6 @@ export async function run(context: Context, args: Args): Promise<number> {
   const what = sandbox === undefined ? `global setting ${key}` : `sandbox setting ${key} of ${sandbox}`;
   if (deleted === true) await context.success(`Deleted ${what}.`);
   else await context.warn(`Nothing to delete: ${what} is not set.`);
+  if (sandbox !== undefined && deleted === true) await sayUnlessInForce(context, sandbox);
   return EXIT.ok;
 }

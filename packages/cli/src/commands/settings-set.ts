@@ -2,6 +2,7 @@ import type { Args, CommandSpec } from "../args.ts";
 import type { Context } from "../context.ts";
 import { EXIT, usageError } from "../errors.ts";
 import { confirmed, YES_FLAG } from "../model/confirm.ts";
+import { sayUnlessInForce } from "../model/in-force.ts";
 import {
   GLOBAL_FLAG,
   KEY_FLAG,
@@ -43,5 +44,6 @@ export async function run(context: Context, args: Args): Promise<number> {
   if (sandbox === undefined) await context.success(`Set global setting ${key}=${shown} ${revision}.`);
   else await context.success(`Set sandbox setting ${key}=${shown} of ${sandbox} ${revision}.`);
   await sayEffect(context, key);
+  if (sandbox !== undefined) await sayUnlessInForce(context, sandbox);
   return EXIT.ok;
 }

@@ -54,6 +54,23 @@ test("get: of a sandbox, with where each value comes from", async () => {
   expect((await run(["settings", "get", "dev", "-o", "yaml"])).stdout).toContain("scope: global");
 });
 
+test("set and delete say what a sandbox has not taken up yet", async () => {
+  gateway.answers.set("GetSandboxConfig", { message: { configRevision: "8" } });
+  const judged = (configRevision: string): void => {
+    const configurationAdmission = { state: "CONFIGURATION_ADMISSION_STATE_ACCEPTED", configRevision };
+    const status = { phase: "SANDBOX_PHASE_READY", configurationAdmission };
+    gateway.answers.set("GetSandbox", { message: { sandbox: { metadata: { name: "dev" }, status } } });
+  };
+  const set = ["settings", "set", "dev", "--key", "ocsf_json_enabled", "--value", "on"];
+  const remove = ["settings", "delete", "dev", "--key", "ocsf_json_enabled"];
+  for (const command of [set, remove]) {
+    judged("7");
+    expect((await run(command)).stderr).toMatch(/^✓ .*\n· In force: not yet\.\n {2}next: /);
+    judged("8");
+    expect(await run(command)).toMatchObject({ code: 0, stderr: expect.not.stringContaining("In force") });
+  }
+});
+
 test("get --global: of the gateway, without a sandbox", async () => {
   const message = {
     settingsRevision: "4",
