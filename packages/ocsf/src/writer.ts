@@ -76,8 +76,8 @@ export class RotatingFile implements AsyncDisposable {
   }
 
   async #drain(): Promise<void> {
-    // Lines of one tick go out together.
-    await Promise.resolve();
+    // Lines of one turn of the event loop go out together.
+    await new Promise(setImmediate);
     while (this.#queue.length > 0) {
       const batch: string[] = [];
       let characters = 0;

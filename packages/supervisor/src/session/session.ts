@@ -63,6 +63,9 @@ export type SessionEnd =
   | { readonly kind: "lost"; readonly error: unknown }
   | { readonly kind: "ended" };
 
+/** Calls off a wait that is over; without a reason, each call would make an error and its stack. */
+const DONE = "done";
+
 /**
  * One ConnectSupervisor stream from hello to its end. Messages are handled one after the other, so nothing overtakes an
  * acceptance; relays run beside it.
@@ -292,7 +295,7 @@ export class Session {
       return await Promise.race([configuration.update(snapshot, late.signal), timeout]);
     } finally {
       timeout.catch(() => {});
-      done.abort();
+      done.abort(DONE);
     }
   }
 
