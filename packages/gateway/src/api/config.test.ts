@@ -127,6 +127,15 @@ describe("the configuration of a sandbox", () => {
     ]);
   });
 
+  it("is stored with its outcome, and no environment with it that only pairs with another policy now", async () => {
+    const supervisor = await ready({ policy: policy() });
+    const version = async () => (await gateway.store.sandboxes.byId(supervisor.attach.sandboxId))!.resourceVersion;
+    const before = await version();
+    await update(policy({ api: rule("api.example.com") }));
+    expect(supervisor.updates.map(({ component }) => component.case)).toContain("providerEnvironment");
+    expect((await version()) - before).toBe(2n);
+  });
+
   it("stays as it is when the same policy is sent again", async () => {
     const supervisor = await ready({ policy: policy({ api: rule("api.example.com") }) });
     expect((await update(policy({ api: rule("api.example.com") }))).version).toBe(1);

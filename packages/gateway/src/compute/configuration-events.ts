@@ -1,11 +1,10 @@
-import { clone, create } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import {
   ConfigurationAdmissionState,
   SandboxConfigurationAdmissionSchema,
   type SandboxPolicy,
   SandboxProvisioningSchema,
   type SandboxStatus,
-  SandboxStatusSchema,
 } from "@openshell/api";
 import {
   ConfigApplyOutcome,
@@ -270,6 +269,8 @@ export class ConfigurationEvents {
       ? [store.policies.setStatus(sandboxId, facts.policyVersion, applied ? "loaded" : "failed", now, error)]
       : [];
     await change(identity, ({ status: current }) => {
+      // An environment that only pairs with another policy now: what is stored says so already.
+      if (!config && applied && !outcome.news && saysSo(current, outcome)) return undefined;
       const degraded = outcome.outcome === ConfigApplyOutcome.DEGRADED;
       const refused = REFUSALS[outcome.outcome] ?? "Refused";
       const condition = applied
@@ -370,8 +371,19 @@ function withOutcome(
 ): SandboxStatus {
   const type = CURRENT[component];
   const shown = status.conditions.some((condition) => condition.type === type);
-  if (facts.status === "True" && !shown) return clone(SandboxStatusSchema, status);
+  if (facts.status === "True" && !shown) return copyOf(status);
   return withCondition(status, { type, ...facts }, now);
+}
+
+/** A copy whose own fields, and those of its parts that an outcome changes, can be set. */
+function copyOf(status: SandboxStatus): SandboxStatus {
+  const { configurationAdmission, provisioning } = status;
+  return {
+    ...status,
+    conditions: [...status.conditions],
+    ...(configurationAdmission === undefined ? {} : { configurationAdmission: { ...configurationAdmission } }),
+    ...(provisioning === undefined ? {} : { provisioning: { ...provisioning } }),
+  };
 }
 
 function inForce(
@@ -390,6 +402,15 @@ const REFUSALS: Partial<Record<ConfigApplyOutcome, string>> = {
 
 function noReason({ outcome }: DeliveryOutcome): Failure {
   return failure("configuration_rejected", `the supervisor answered ${ConfigApplyOutcome[outcome] ?? outcome}`);
+}
+
+/** Whether the status shows this environment as in force, and never any trouble with one. */
+function saysSo({ conditions, configurationAdmission }: SandboxStatus, { facts, outcome }: DeliveryOutcome): boolean {
+  return (
+    outcome !== ConfigApplyOutcome.DEGRADED &&
+    configurationAdmission?.providerEnvRevision === revisionNumber(facts.providerRevision) &&
+    !conditions.some(({ type }) => type === CURRENT.environment)
+  );
 }
 
 function admissionOf(identity: SessionIdentity, { config, environment }: Bootstrap) {

@@ -45,7 +45,7 @@ describe("KeyedMutex", () => {
     const gate = Promise.withResolvers<void>();
     const holder = mutex.run("a", "box", () => gate.promise);
     const waiter = refused(mutex.run("a", "box", async () => expect.unreachable()));
-    due[1]!();
+    due[0]!();
     expect(await waiter).toMatchObject({
       code: Code.Unavailable,
       reason: "MUTATION_LOCK_TIMEOUT",

@@ -21,6 +21,19 @@ export class KeyedMutex {
     this.#kind = kind;
   }
 
+  async #turn(before: Promise<void>, name: string): Promise<void> {
+    const timer = new AbortController();
+    try {
+      const limit = this.#clock.sleep(LOCK_WAIT_MS, { signal: timer.signal, unref: true }).then(() => {
+        throw mutationLockTimeout(this.#kind, name, 1_000);
+      });
+      limit.catch(() => {});
+      await Promise.race([before, limit]);
+    } finally {
+      timer.abort(DONE);
+    }
+  }
+
   /** @throws ApiError UNAVAILABLE (MUTATION_LOCK_TIMEOUT), RESOURCE_EXHAUSTED; what `task` throws. */
   async run<T>(key: string, name: string, task: () => Promise<T>): Promise<T> {
     const entry = this.#tails.get(key) ?? { waiting: 0, tail: Promise.resolve() };
@@ -35,17 +48,10 @@ export class KeyedMutex {
     const before = entry.tail;
     const { promise: mine, resolve: release } = Promise.withResolvers<void>();
     entry.tail = before.then(() => mine);
-    const timer = new AbortController();
     try {
-      const limit = this.#clock.sleep(LOCK_WAIT_MS, { signal: timer.signal, unref: true }).then(() => {
-        throw mutationLockTimeout(this.#kind, name, 1_000);
-      });
-      limit.catch(() => {});
-      await Promise.race([before, limit]);
-      timer.abort(DONE);
+      if (entry.waiting > 1) await this.#turn(before, name);
       return await task();
     } finally {
-      timer.abort(DONE);
       release();
       entry.waiting -= 1;
       if (entry.waiting === 0) this.#tails.delete(key);
