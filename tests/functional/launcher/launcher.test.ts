@@ -169,10 +169,11 @@ describe("launcher", () => {
 
   it("checks freshness in 10 ms", async () => {
     const stamp = join(checkout, "dist/stamp");
-    const times: number[] = [];
+    // The shortest of each, by turns: what else the machine does can only add.
+    let [check, node] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
     for (let round = 0; round < 15; round += 1) {
-      const started = performance.now();
-      execFileSync("find", [
+      node = Math.min(node, timeOf(process.execPath, ["-e", "0"]));
+      const found = [
         join(repository, "packages"),
         join(repository, "proto"),
         join(repository, "native"),
@@ -190,11 +191,11 @@ describe("launcher", () => {
         "nothing",
         "-print",
         "-quit",
-      ]);
-      times.push(performance.now() - started);
+      ];
+      check = Math.min(check, timeOf("find", found));
     }
-    times.sort((a, b) => a - b);
-    expect(times[7]).toBeLessThan(10);
+    // 10 ms are the budget where Node itself takes 20.
+    expect(check / node).toBeLessThan(10 / 20);
   });
 
   it("needs no HOME where a fresh build serves a user who may not write the checkout, and says so where none does", async () => {
@@ -242,3 +243,10 @@ describe("launcher", () => {
     }
   });
 });
+
+/** Milliseconds from the start of a program to its end. */
+function timeOf(program: string, args: readonly string[]): number {
+  const started = performance.now();
+  execFileSync(program, args);
+  return performance.now() - started;
+}
