@@ -6,11 +6,11 @@ import { type Compared, MEASURES, table } from "../../support/neighbours/compare
 import { ATTACKS, type Attack, Neighbours } from "../../support/neighbours/neighbours.ts";
 
 /**
- * A hostile sandbox beside a quiet one in the same host. Every request of the quiet one succeeds, and its 99th
- * percentiles stay within twice what they are without the attack, and a margin: for what the machine's own scheduler and
- * a collection of garbage add now and then, which a second of samples cannot tell from unfairness. Without turns floods
- * cost the neighbour 100 to 1,500 ms. All groups of processes weigh the same, so a sandbox's own hunger for processor
- * time counts as one process: what is measured is the host.
+ * A hostile sandbox beside a quiet one in the same host. Every request of the quiet one succeeds, and its 99th percentiles
+ * (90th, of fewer than a hundred) stay within twice what they are without the attack, and a margin: for what the machine's
+ * own scheduler and a collection of garbage add now and then, which a second of samples cannot tell from unfairness. Without
+ * turns floods cost the neighbour 100 to 1,500 ms. All groups of processes weigh the same, so a sandbox's own hunger for
+ * processor time counts as one process: what is measured is the host.
  */
 
 const ROUNDS = 2;
@@ -49,7 +49,9 @@ describe.runIf(mode === "root")("a quiet sandbox beside a hostile one", () => {
     for (const measure of MEASURES) {
       const { quiet, attacked } = measures[measure];
       expect(attacked.count, measure).toBeGreaterThan(0);
-      expect(attacked.p99, `${measure}, p99`).toBeLessThan(2 * quiet.p99 + MARGIN_MS);
+      // Of fewer the 99th percentile is the slowest one alone.
+      const tail = attacked.count < 100 ? "p90" : "p99";
+      expect(attacked[tail], `${measure}, ${tail}`).toBeLessThan(2 * quiet[tail] + MARGIN_MS);
       expect(attacked.p50, `${measure}, p50`).toBeLessThan(2 * quiet.p50 + MEDIAN_MARGIN_MS);
     }
   });

@@ -14,8 +14,8 @@ const FLOOD = { size: 16 * 1024, count: 2_048 } as const;
 const WINDOW_BYTES = 1.5 * MIB;
 /** `taken` messages have left their maker while nobody reads them, and `wire` bytes have been sent. */
 function expectWindow(taken: number, wire: number, we: "sender" | "receiver"): void {
-  expect(taken).toBeLessThan(FLOOD.count);
-  // What we let in is our window; what a peer lets in is its own affair, but the rest may not pile up with us.
+  // What we let in is our window; what a peer lets in is its own affair (some let all in), but the rest may not pile up with us.
+  if (we === "receiver") expect(taken).toBeLessThan(FLOOD.count);
   const bytes = we === "receiver" ? wire : taken * FLOOD.size - wire;
   expect(bytes).toBeLessThanOrEqual(WINDOW_BYTES);
 }

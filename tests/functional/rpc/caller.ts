@@ -20,7 +20,7 @@ export async function until<T>(what: string, look: () => T | undefined | Promise
 }
 
 /** A number that stands still: as it is once it has not changed for `stillMs`. */
-export async function standstill(look: () => number | Promise<number>, stillMs = 150): Promise<number> {
+export async function standstill(look: () => number | Promise<number>, stillMs = 400): Promise<number> {
   const end = performance.now() + WAIT_MS;
   let seen = await look();
   let since = performance.now();

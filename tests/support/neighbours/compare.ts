@@ -16,6 +16,7 @@ export interface Phase {
 export interface Figures {
   readonly count: number;
   readonly p50: number;
+  readonly p90: number;
   readonly p99: number;
 }
 
@@ -36,7 +37,7 @@ export function quantile(values: readonly number[], share: number): number {
 /** Of all phases together: a 99th percentile of one phase would be its second slowest operation or so. */
 function figures(phases: readonly Phase[], measure: Measure): Figures {
   const times = phases.flatMap((phase) => phase.times[measure]);
-  return { count: times.length, p50: quantile(times, 0.5), p99: quantile(times, 0.99) };
+  return { count: times.length, p50: quantile(times, 0.5), p90: quantile(times, 0.9), p99: quantile(times, 0.99) };
 }
 
 /** Of each attack the quiet phases right before and after it count. */
