@@ -2,7 +2,7 @@ import type { Context } from "../context.ts";
 import { cell } from "../output/terminal.ts";
 import type { Json } from "../transport/unary.ts";
 import { isDormant } from "./dormant.ts";
-import { object, type SandboxView, sandboxView, text } from "./sandbox.ts";
+import { missingPart, object, type SandboxView, sandboxView, text } from "./sandbox.ts";
 
 /** Whether a sandbox has taken up what is wanted: policy and settings, its own and the gateway's. */
 export interface Standing {
@@ -15,24 +15,18 @@ export interface Standing {
 export async function standing(context: Context, name: string, config: Json): Promise<Standing> {
   const { sandbox } = await context.call("GetSandbox", { workspaceScope: context.scope, name });
   const view = sandboxView(sandbox);
+  return { view, inForce: inForceWord(view, text(config["configRevision"])) };
+}
+
+function inForceWord(view: SandboxView, wanted: string): string {
+  if (isDormant(view.phase)) return `no, at the next start: the sandbox is ${view.phase.toLowerCase()}`;
   const { state, configRevision, error } = object(view.status["configurationAdmission"]);
-  const accepted = state === "CONFIGURATION_ADMISSION_STATE_ACCEPTED";
+  const revision = text(configRevision);
   // A start that is held was refused before anything had a revision.
-  const judged =
-    text(configRevision) === ""
-      ? state === "CONFIGURATION_ADMISSION_STATE_REJECTED"
-      : text(configRevision) === text(config["configRevision"]);
-  const current = view.conditions.find(({ type }) => type === "PolicyCurrent");
-  const inForce = isDormant(view.phase)
-    ? `no, at the next start: the sandbox is ${view.phase.toLowerCase()}`
-    : !judged
-      ? "not yet"
-      : !accepted
-        ? `no: ${text(error)}`
-        : current?.["reason"] === "Degraded" && current["status"] === "False"
-          ? "in part, see openshell sandbox get"
-          : "yes";
-  return { view, inForce };
+  const judged = revision === "" ? state === "CONFIGURATION_ADMISSION_STATE_REJECTED" : revision === wanted;
+  if (!judged) return "not yet";
+  if (state !== "CONFIGURATION_ADMISSION_STATE_ACCEPTED") return `no: ${text(error)}`;
+  return missingPart(view) === undefined ? "yes" : "in part, see openshell sandbox get";
 }
 
 /** After a change that was stored: a word where the sandbox has not taken it up. That nobody can say is no failure of the change. */

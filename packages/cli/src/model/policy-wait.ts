@@ -4,7 +4,7 @@ import { cell } from "../output/terminal.ts";
 import type { Json } from "../transport/unary.ts";
 import { dormantPhase } from "./dormant.ts";
 import { policyStatus } from "./policy-revision.ts";
-import { object, sandboxView, text } from "./sandbox.ts";
+import { missingPart, object, sandboxView, text } from "./sandbox.ts";
 
 const POLL_MS = 1000;
 const DEFAULT_WAIT_SECONDS = 60;
@@ -86,15 +86,12 @@ async function look(context: Context, sandbox: string, version: number) {
 
 /** A part that a policy needs may be missing while the policy itself is in force. */
 async function sayLoaded(context: Context, sandbox: string, version: number): Promise<void> {
-  const missing = await missingPart(context, sandbox).catch(() => undefined);
+  const missing = await context.call("GetSandbox", { workspaceScope: context.scope, name: sandbox }).then(
+    (answer) => missingPart(sandboxView(answer["sandbox"])),
+    () => undefined,
+  );
   if (missing === undefined) return context.success(`Policy version ${version} is in force.`);
   await context.warn(`Policy version ${version} is ${cell(missing)}`);
-}
-
-async function missingPart(context: Context, sandbox: string): Promise<string | undefined> {
-  const answer = await context.call("GetSandbox", { workspaceScope: context.scope, name: sandbox });
-  const current = sandboxView(answer["sandbox"]).conditions.find(({ type }) => type === "PolicyCurrent");
-  return current?.["reason"] === "Degraded" && current["status"] === "False" ? text(current["message"]) : undefined;
 }
 
 async function sayRejected(context: Context, version: number, answer: Json): Promise<void> {

@@ -67,6 +67,12 @@ export function notReadyReason(view: SandboxView): string | undefined {
   return `${cell(ready["reason"])}: ${cell(ready["message"])}`;
 }
 
+/** What the policy in force needs and does not have; undefined where nothing is missing. */
+export function missingPart({ conditions }: SandboxView): string | undefined {
+  const current = conditions.find(({ type }) => type === "PolicyCurrent");
+  return current?.["reason"] === "Degraded" && current["status"] === "False" ? text(current["message"]) : undefined;
+}
+
 /** The main process has ended and is started again at a time that is known. */
 export function awaitsRestart(view: SandboxView): boolean {
   return view.status["nextRestartTime"] !== undefined;
