@@ -2,7 +2,7 @@ import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { ConfigSnapshotRevisionSchema, ProviderMutationReceiptSchema } from "@openshell/api";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { command, type Statement, statement } from "./command.ts";
-import { optionalNumber } from "./rows.ts";
+import { asText, optionalNumber } from "./rows.ts";
 import type { ConfigOperationTable, Tables } from "./schema.ts";
 import {
   KEPT_OPERATIONS,
@@ -19,8 +19,8 @@ export function operationRepository(db: Kysely<Tables>): OperationRepository {
   const rows = () => db.selectFrom("config_operations").selectAll();
   // Asked at every outcome and observation: building a query costs more than running it.
   const selectPending = rows()
-    .where("sandbox_id", "=", "")
-    .where("state", "=", "pending")
+    .where("sandbox_id", "=", asText(""))
+    .where("state", "=", asText("pending"))
     .orderBy("position")
     .compile();
   const pending = () => db.updateTable("config_operations").where("state", "=", "pending");
@@ -33,14 +33,14 @@ export function operationRepository(db: Kysely<Tables>): OperationRepository {
     const query = sql`
       insert into config_operations (operation_id, sandbox_id, position, component, target, receipt, state, outcome, error, created_at, updated_at, completed_at)
       select ${operationId}, ${sandboxId}, newest.position + 1, ${component}, ${target}, ${given}, ${state}, 0, ${operation.error ?? ""}, ${at}, ${at}, ${state === "pending" ? null : at}
-      from (select coalesce(max(position), 0) as position from config_operations where sandbox_id = ${sandboxId}) as newest`;
+      from (select coalesce(max(position), 0) as position from config_operations where sandbox_id = ${asText(sandboxId)}) as newest`;
     return statement(SUBJECT, { compile: () => query.compile(db) });
   };
 
   const prune = (sandboxId: string): Statement => {
     const query = sql`
       delete from config_operations where sandbox_id = ${sandboxId} and position <=
-        (select max(position) from config_operations where sandbox_id = ${sandboxId})
+        (select max(position) from config_operations where sandbox_id = ${asText(sandboxId)})
         - case when state = 'pending' then ${MAX_OPERATIONS} else ${KEPT_OPERATIONS} end`;
     return statement(SUBJECT, { compile: () => query.compile(db) });
   };
@@ -58,7 +58,11 @@ export function operationRepository(db: Kysely<Tables>): OperationRepository {
       return found.rows.map(fromRow);
     },
     async list(sandboxId, { limit }) {
-      const found = await rows().where("sandbox_id", "=", sandboxId).orderBy("position", "desc").limit(limit).execute();
+      const found = await rows()
+        .where("sandbox_id", "=", asText(sandboxId))
+        .orderBy("position", "desc")
+        .limit(limit)
+        .execute();
       return found.map(fromRow);
     },
     record(operations, at) {

@@ -3,7 +3,7 @@ import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { command, statement } from "./command.ts";
 import { damagedText, RowReader } from "./damaged-row.ts";
-import { optionalNumber } from "./rows.ts";
+import { asText, optionalNumber } from "./rows.ts";
 import type { PolicyTable, Tables } from "./schema.ts";
 import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types.ts";
 
@@ -12,9 +12,9 @@ const STATUS = "policy status";
 
 export function policyRepository(db: Kysely<Tables>): PolicyRepository {
   const newest = (scope: string) =>
-    db.selectFrom("policy_revisions").selectAll().where("scope", "=", scope).orderBy("version", "desc");
+    db.selectFrom("policy_revisions").selectAll().where("scope", "=", asText(scope)).orderBy("version", "desc");
   // Asked for every snapshot: building a query costs more than running it.
-  const selectLatest = newest("").limit(1).compile();
+  const selectLatest = newest("").limit(sql.lit(1)).compile();
   const supersede = (scope: string) =>
     db
       .updateTable("policy_revisions")
@@ -23,7 +23,7 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
       .where("status", "in", ["pending", "loaded"]);
   return {
     async latest(scope) {
-      const { rows } = await db.executeQuery<Selectable<PolicyTable>>({ ...selectLatest, parameters: [scope, 1] });
+      const { rows } = await db.executeQuery<Selectable<PolicyTable>>({ ...selectLatest, parameters: [scope] });
       return rows[0] && fromRow(rows[0]);
     },
     async get(scope, version) {

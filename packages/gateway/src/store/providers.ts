@@ -6,6 +6,7 @@ import type { ReadCache } from "./read-cache.ts";
 import {
   afterCursor,
   annotated,
+  asText,
   CONFLICT,
   clearLabels,
   defined,
@@ -63,7 +64,7 @@ export function providerRepository(db: Kysely<Tables>, cache: ReadCache): Provid
   const selectCredentials = db
     .selectFrom("provider_credentials")
     .selectAll()
-    .where("provider_id", "=", "")
+    .where("provider_id", "=", asText(""))
     .orderBy("key")
     .compile();
   return {

@@ -13,6 +13,7 @@ import { deepFreeze } from "./frozen.ts";
 import { type ReadCache, WeightedCache } from "./read-cache.ts";
 import {
   afterCursor,
+  asText,
   CONFLICT,
   clearLabels,
   defined,
@@ -92,8 +93,8 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
         .selectFrom("sandboxes")
         .selectAll("sandboxes")
         .innerJoin("sandbox_providers as used", "used.sandbox_id", "sandboxes.id")
-        .where("used.workspace", "=", workspace)
-        .where("used.provider", "=", provider)
+        .where("used.workspace", "=", asText(workspace))
+        .where("used.provider", "=", asText(provider))
         .orderBy("sandboxes.created_at")
         .orderBy("sandboxes.id")
         .execute();

@@ -1,6 +1,7 @@
 import type { Kysely, Selectable } from "kysely";
 import { type Command, type Statement, statement } from "./command.ts";
 import type { ReadCache } from "./read-cache.ts";
+import { asText } from "./rows.ts";
 import type { SettingScopeTable, Tables } from "./schema.ts";
 import type { SettingsRepository, SettingValue } from "./types.ts";
 
@@ -30,7 +31,7 @@ export function settingsRepository(db: Kysely<Tables>, cache: ReadCache): Settin
     .selectFrom("setting_scopes")
     .leftJoin("settings", "settings.scope", "setting_scopes.scope")
     .select(["setting_scopes.revision", "settings.key", "settings.type", "settings.value"])
-    .where("setting_scopes.scope", "=", "")
+    .where("setting_scopes.scope", "=", asText(""))
     .compile();
   return {
     get(scope) {

@@ -1,0 +1,109 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { constants, DatabaseSync, type StatementSync } from "node:sqlite";
+import { create } from "@bufbuild/protobuf";
+import { ConfigSnapshotRevisionSchema, SandboxPolicySchema, SandboxStatusSchema } from "@openshell/api";
+import { Kysely, SqliteDialect } from "kysely";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import type { Command } from "./command.ts";
+import { operationRepository } from "./operations.ts";
+import { policyRepository } from "./policies.ts";
+import { providerRepository } from "./providers.ts";
+import { ReadCache } from "./read-cache.ts";
+import { sandboxRepository } from "./sandboxes.ts";
+import type { Tables } from "./schema.ts";
+import { settingsRepository } from "./settings.ts";
+import { prepareDatabase } from "./sqlite.ts";
+
+type Values = (string | number | bigint | Uint8Array | null)[];
+
+/** SQLite asks its authorizer while it plans a statement, and at no other time: https://www.sqlite.org/c3ref/set_authorizer.html. */
+describe("statements of every delivery", () => {
+  let folder: string;
+  let database: DatabaseSync;
+  let db: Kysely<Tables>;
+  let asked = 0;
+  const prepared = new Map<string, StatementSync>();
+  const prepare = (sql: string): StatementSync => {
+    const known = prepared.get(sql);
+    if (known !== undefined) return known;
+    const made = database.prepare(sql);
+    prepared.set(sql, made);
+    return made;
+  };
+  beforeEach(() => {
+    folder = mkdtempSync(join(tmpdir(), "openshell-planning-"));
+    const path = join(folder, "gateway.db");
+    prepareDatabase(path);
+    database = new DatabaseSync(path);
+    database.setAuthorizer(() => {
+      asked += 1;
+      return constants.SQLITE_OK;
+    });
+    const connection = {
+      prepare: (sql: string) => ({
+        reader: true,
+        all: (values: readonly unknown[]) => prepare(sql).all(...(values as Values)),
+        run: () => expect.unreachable(),
+        iterate: () => expect.unreachable(),
+      }),
+      close: () => {},
+    };
+    db = new Kysely<Tables>({ dialect: new SqliteDialect({ database: connection }) });
+  });
+  afterEach(() => {
+    prepared.clear();
+    database.close();
+    rmSync(folder, { recursive: true });
+  });
+
+  const write = ({ statements }: Command<unknown>): void => {
+    for (const { sql, parameters } of statements) prepare(sql).all(...(parameters as Values));
+  };
+  const uncached = () => new ReadCache(() => undefined, 0);
+  const at = 1;
+  const revision = {
+    hash: "h",
+    policy: create(SandboxPolicySchema, {}),
+    status: "pending",
+    createdAt: at,
+    provenance: {},
+  } as const;
+  const operation = (sandboxId: string, operationId: string) => ({
+    operationId,
+    sandboxId,
+    component: "config" as const,
+    target: create(ConfigSnapshotRevisionSchema, {}),
+    state: "pending" as const,
+  });
+  const result = { outcome: 1, error: "" };
+
+  it.each<[string, () => (id: string) => unknown]>([
+    ["the newest policy", () => (id) => policyRepository(db).latest(id)],
+    ["settings", () => (id) => settingsRepository(db, uncached()).get(id)],
+    ["open operations", () => (id) => operationRepository(db).pending(id)],
+    ["a sandbox", () => (id) => sandboxRepository(db, uncached()).byId(id)],
+    ["a sandbox by name", () => (id) => sandboxRepository(db, uncached()).byName("default", id)],
+    ["sandboxes of a provider", () => (id) => sandboxRepository(db, uncached()).usingProvider("default", id)],
+    ["a provider", () => (id) => providerRepository(db, uncached()).byName("default", id)],
+    ["credentials", () => (id) => providerRepository(db, uncached()).credentials(id)],
+    ["a policy's addition", () => (id) => write(policyRepository(db).append({ scope: id, ...revision }))],
+    ["a policy's status", () => (id) => write(policyRepository(db).setStatus(id, 1, "loaded", at))],
+    ["a setting", () => (id) => write(settingsRepository(db, uncached()).set(id, "k", id))],
+    ["an operation", () => (id) => write(operationRepository(db).record([operation(id, id)], at))],
+    ["an operation's end", () => (id) => write(operationRepository(db).finish([id], "applied", result, at))],
+    [
+      "a sandbox's status",
+      () => (id) =>
+        write(sandboxRepository(db, uncached()).update(id, 1n, { status: create(SandboxStatusSchema, {}) })),
+    ],
+  ])("%s: planned once", async (_, statements) => {
+    const run = statements();
+    await run("first");
+    const once = asked;
+    expect(once).toBeGreaterThan(0);
+    for (const id of ["second", "third"]) await run(id);
+    expect(asked).toBe(once);
+  });
+});
