@@ -16,7 +16,8 @@ const SETTLE_MS = 12_000;
 const IDLE_MS = 10_000;
 /** Of a machine that is busy otherwise. */
 const ACKNOWLEDGED_LIMIT_MS = 180_000;
-const POLL_MS = 20;
+/** Every look makes the gateway count all of its metrics. */
+const POLL_MS = 100;
 const PROVIDER = "shared";
 const SETTING = "ocsf_json_enabled";
 

@@ -66,16 +66,21 @@ export function registerDeliveryMetrics(registry: Registry, source: () => Delive
     dirty: "that something is to be sent to",
     waiting: "whose answer is awaited",
   };
-  for (const [kind, which] of Object.entries(gauges) as [keyof typeof gauges, string][]) {
-    new Gauge({
-      name: DeliveryMetricName[kind],
-      help: `Supervisor sessions ${which}`,
-      registers,
-      collect() {
-        this.set(source().counts()[kind]);
-      },
-    });
-  }
+  const kinds = Object.keys(gauges) as (keyof typeof gauges)[];
+  // Counting looks at every session: once for all of them, by the one that is asked first.
+  const made = kinds.map(
+    (kind, index) =>
+      new Gauge({
+        name: DeliveryMetricName[kind],
+        help: `Supervisor sessions ${gauges[kind]}`,
+        registers,
+        ...(index === 0 ? { collect: () => count() } : {}),
+      }),
+  );
+  const count = (): void => {
+    const counts = source().counts();
+    for (const [index, kind] of kinds.entries()) made[index]!.set(counts[kind]);
+  };
   registry.registerMetric(new QueueWait(source) as never);
 }
 
