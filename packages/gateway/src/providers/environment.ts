@@ -41,7 +41,21 @@ export async function readAttached(
  * Where the credentials of each provider may be used: the endpoints of the policy whose `credential_binding` names it. A
  * provider that no endpoint names has none, so that its placeholders resolve nowhere.
  */
-export function bindings(policy: SandboxPolicy): ReadonlyMap<string, readonly CredentialEndpoint[]> {
+export function bindings(policy: SandboxPolicy): Bindings {
+  const known = boundBy.get(policy);
+  if (known !== undefined) return known;
+  const found = findBindings(policy);
+  // Only what nobody can change any more has the same for ever.
+  if (Object.isFrozen(policy)) boundBy.set(policy, found);
+  return found;
+}
+
+type Bindings = ReadonlyMap<string, readonly CredentialEndpoint[]>;
+
+/** Policies that the store gives again and again, and many sandboxes share. */
+const boundBy = new WeakMap<SandboxPolicy, Bindings>();
+
+function findBindings(policy: SandboxPolicy): Bindings {
   const byProvider = new Map<string, Map<string, CredentialEndpoint>>();
   for (const rule of Object.values(policy.networkPolicies)) {
     for (const endpoint of rule.endpoints) {

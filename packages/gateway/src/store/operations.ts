@@ -1,9 +1,10 @@
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { ConfigSnapshotRevisionSchema, ProviderMutationReceiptSchema } from "@openshell/api";
 import { type Kysely, type Selectable, sql } from "kysely";
-import { command, type Statement, statement } from "./command.ts";
+import { type Command, command, type Statement, statement } from "./command.ts";
 import { asText, optionalNumber } from "./rows.ts";
 import type { ConfigOperationTable, Tables } from "./schema.ts";
+import { Templates } from "./templates.ts";
 import {
   KEPT_OPERATIONS,
   MAX_OPERATIONS,
@@ -14,8 +15,11 @@ import {
 } from "./types.ts";
 
 const SUBJECT = "operation";
+/** Ids in a statement whose text is kept. */
+const MAX_TEMPLATE_IDS = 8;
 
 export function operationRepository(db: Kysely<Tables>): OperationRepository {
+  const templates = new Templates();
   const rows = () => db.selectFrom("config_operations").selectAll();
   // Asked at every outcome and observation: building a query costs more than running it.
   const selectPending = rows()
@@ -30,19 +34,49 @@ export function operationRepository(db: Kysely<Tables>): OperationRepository {
     const { operationId, sandboxId, component, state, receipt } = operation;
     const target = toBinary(ConfigSnapshotRevisionSchema, operation.target);
     const given = receipt === undefined ? null : toBinary(ProviderMutationReceiptSchema, receipt);
-    const query = sql`
+    const error = operation.error ?? "";
+    const completed = state === "pending" ? null : at;
+    const query = () => sql`
       insert into config_operations (operation_id, sandbox_id, position, component, target, receipt, state, outcome, error, created_at, updated_at, completed_at)
-      select ${operationId}, ${sandboxId}, newest.position + 1, ${component}, ${target}, ${given}, ${state}, 0, ${operation.error ?? ""}, ${at}, ${at}, ${state === "pending" ? null : at}
+      select ${operationId}, ${sandboxId}, newest.position + 1, ${component}, ${target}, ${given}, ${state}, 0, ${error}, ${at}, ${at}, ${completed}
       from (select coalesce(max(position), 0) as position from config_operations where sandbox_id = ${asText(sandboxId)}) as newest`;
-    return statement(SUBJECT, { compile: () => query.compile(db) });
+    const parameters = [operationId, sandboxId, component, target, given, state, error, at, at, completed, sandboxId];
+    return statement(
+      SUBJECT,
+      templates.of("insert", parameters, () => ({ compile: () => query().compile(db) })),
+    );
   };
 
   const prune = (sandboxId: string): Statement => {
-    const query = sql`
+    const query = () => sql`
       delete from config_operations where sandbox_id = ${sandboxId} and position <=
         (select max(position) from config_operations where sandbox_id = ${asText(sandboxId)})
         - case when state = 'pending' then ${MAX_OPERATIONS} else ${KEPT_OPERATIONS} end`;
-    return statement(SUBJECT, { compile: () => query.compile(db) });
+    const parameters = [sandboxId, sandboxId, MAX_OPERATIONS, KEPT_OPERATIONS];
+    return statement(
+      SUBJECT,
+      templates.of("prune", parameters, () => ({ compile: () => query().compile(db) })),
+    );
+  };
+
+  /** A change of those among them that are pending. */
+  const change = (
+    operationIds: readonly string[],
+    columns: {
+      readonly state?: OperationState;
+      readonly outcome: number;
+      readonly error: string;
+      readonly updated_at: number;
+      readonly completed_at?: number;
+    },
+  ): Command<void> => {
+    if (operationIds.length === 0) return command();
+    const query = () => pending().set(columns).where("operation_id", "in", operationIds);
+    // Few are open at a time; a long list is no text worth keeping.
+    if (operationIds.length > MAX_TEMPLATE_IDS) return command(statement(SUBJECT, query()));
+    const parameters = [...Object.values(columns), "pending", ...operationIds];
+    const key = `${Object.keys(columns).join(" ")} ${operationIds.length}`;
+    return command(statement(SUBJECT, templates.of(key, parameters, query)));
   };
 
   return {
@@ -70,14 +104,10 @@ export function operationRepository(db: Kysely<Tables>): OperationRepository {
       return command(...operations.map((operation) => insert(operation, at)), ...[...sandboxIds].map(prune));
     },
     finish(operationIds, state, { outcome, error }, at) {
-      if (operationIds.length === 0) return command();
-      const columns = { state, outcome, error, updated_at: at, completed_at: at };
-      return command(statement(SUBJECT, pending().set(columns).where("operation_id", "in", operationIds)));
+      return change(operationIds, { state, outcome, error, updated_at: at, completed_at: at });
     },
     note(operationIds, { outcome, error }, at) {
-      if (operationIds.length === 0) return command();
-      const columns = { outcome, error, updated_at: at };
-      return command(statement(SUBJECT, pending().set(columns).where("operation_id", "in", operationIds)));
+      return change(operationIds, { outcome, error, updated_at: at });
     },
     finishAll(sandboxId, state, at, component) {
       let query = pending().set({ state, updated_at: at, completed_at: at }).where("sandbox_id", "=", sandboxId);

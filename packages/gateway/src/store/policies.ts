@@ -1,16 +1,35 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
-import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
+import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
 import { type Kysely, type Selectable, sql } from "kysely";
 import { command, statement } from "./command.ts";
 import { damagedText, RowReader } from "./damaged-row.ts";
+import { deepFreeze } from "./frozen.ts";
+import { WeightedCache } from "./read-cache.ts";
 import { asText, optionalNumber } from "./rows.ts";
 import type { PolicyTable, Tables } from "./schema.ts";
+import { Templates } from "./templates.ts";
 import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types.ts";
 
 /** What became of a policy, which is no change of it. */
 const STATUS = "policy status";
+/** Of a decoded policy for each byte of it, roughly. */
+const DECODED_BYTES = 8;
+/** Of decoded policies that are kept. */
+const DECODED_POLICY_BYTES = 4 * 1024 * 1024;
 
+/** Policies that it gives are shared and therefore frozen. */
 export function policyRepository(db: Kysely<Tables>): PolicyRepository {
+  const templates = new Templates();
+  const decoded = new WeightedCache<SandboxPolicy>(DECODED_POLICY_BYTES);
+  /** Read for every snapshot, and the same for many sandboxes: decoded once, by its bytes. */
+  const policyOf = (bytes: Uint8Array): SandboxPolicy => {
+    const key = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("latin1");
+    const known = decoded.get(key)?.value;
+    if (known !== undefined) return known;
+    const policy = deepFreeze(fromBinary(SandboxPolicySchema, bytes));
+    decoded.set(key, policy, bytes.length * (1 + DECODED_BYTES));
+    return policy;
+  };
   const newest = (scope: string) =>
     db.selectFrom("policy_revisions").selectAll().where("scope", "=", asText(scope)).orderBy("version", "desc");
   // Asked for every snapshot: building a query costs more than running it.
@@ -20,15 +39,15 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
       .updateTable("policy_revisions")
       .set({ status: "superseded" })
       .where("scope", "=", scope)
-      .where("status", "in", ["pending", "loaded"]);
+      .where("status", "in", CURRENT);
   return {
     async latest(scope) {
       const { rows } = await db.executeQuery<Selectable<PolicyTable>>({ ...selectLatest, parameters: [scope] });
-      return rows[0] && fromRow(rows[0]);
+      return rows[0] && fromRow(rows[0], policyOf);
     },
     async get(scope, version) {
       const row = await newest(scope).where("version", "=", version).executeTakeFirst();
-      return row && fromRow(row);
+      return row && fromRow(row, policyOf);
     },
     async list(scope, { before, limit }) {
       let query = newest(scope).limit(limit);
@@ -40,18 +59,25 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
       const policy = toBinary(SandboxPolicySchema, revision.policy);
       const loadedAt = revision.status === "loaded" ? createdAt : null;
       // The next number is taken inside the transaction; a caller that built on another revision touches no row.
-      const insert = sql`
+      const provenance = JSON.stringify(revision.provenance);
+      const { hash, status } = revision;
+      const insert = () => sql`
         insert into policy_revisions (scope, version, hash, policy, status, load_error, created_at, loaded_at, provenance)
-        select ${scope}, latest.version + 1, ${revision.hash}, ${policy}, ${revision.status}, '', ${createdAt}, ${loadedAt}, ${JSON.stringify(revision.provenance)}
+        select ${scope}, latest.version + 1, ${hash}, ${policy}, ${status}, '', ${createdAt}, ${loadedAt}, ${provenance}
         from (select coalesce(max(version), 0) as version from policy_revisions where scope = ${scope}) as latest
         where ${expectedLatest === undefined ? sql`1 = 1` : sql`latest.version = ${expectedLatest}`}
         returning version`;
+      const expected = expectedLatest === undefined ? [] : [expectedLatest];
+      const parameters = [scope, hash, policy, status, createdAt, loadedAt, provenance, scope, ...expected];
       return {
         statements: [
-          statement("policy", supersede(scope)),
           statement(
             "policy",
-            { compile: () => insert.compile(db) },
+            templates.of("supersede", ["superseded", scope, ...CURRENT], () => supersede(scope)),
+          ),
+          statement(
+            "policy",
+            templates.of(`append ${expected.length}`, parameters, () => ({ compile: () => insert().compile(db) })),
             {
               expect: { rows: 1, otherwise: "store_conflict" },
               returning: true,
@@ -62,34 +88,36 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
       };
     },
     setStatus(scope, version, status, at, error = "") {
-      const update = db
-        .updateTable("policy_revisions")
-        .set({ status, load_error: error, ...(status === "loaded" ? { loaded_at: at } : {}) })
-        .where("scope", "=", scope)
-        .where("version", "=", version);
-      const older = supersede(scope).where("version", "<", version);
+      const columns = { status, load_error: error, ...(status === "loaded" ? { loaded_at: at } : {}) };
+      const update = templates.of(`status ${status}`, [...Object.values(columns), scope, version], () =>
+        db.updateTable("policy_revisions").set(columns).where("scope", "=", scope).where("version", "=", version),
+      );
+      const older = templates.of("older", ["superseded", scope, ...CURRENT, version], () =>
+        supersede(scope).where("version", "<", version),
+      );
       return command(...(status === "loaded" ? [statement(STATUS, older)] : []), statement(STATUS, update));
     },
   };
 }
+
+/** States of a revision that a later one takes the place of. */
+const CURRENT = ["pending", "loaded"] as const satisfies readonly PolicyStatusName[];
 
 /** For people who look: a revision whose row is damaged is one that cannot be in force. Whoever needs its rules fails. */
 function listed(row: Selectable<PolicyTable>): PolicyRevision {
   const reader = new RowReader();
   const provenance = reader.texts("provenance", row.provenance);
   const policy = reader.read("policy", () => fromBinary(SandboxPolicySchema, row.policy), create(SandboxPolicySchema));
-  const facts = { ...fromRow({ ...row, policy: NONE, provenance: "{}" }), policy, provenance };
+  const facts = { ...fromRow({ ...row, provenance: "{}" }, () => policy), provenance };
   return reader.damaged.length === 0 ? facts : { ...facts, status: "failed", loadError: damagedText(reader.damaged) };
 }
 
-const NONE = new Uint8Array();
-
-function fromRow(row: Selectable<PolicyTable>): PolicyRevision {
+function fromRow(row: Selectable<PolicyTable>, policyOf: (bytes: Uint8Array) => SandboxPolicy): PolicyRevision {
   return {
     scope: row.scope,
     version: Number(row.version),
     hash: row.hash,
-    policy: fromBinary(SandboxPolicySchema, row.policy),
+    policy: policyOf(row.policy),
     status: row.status as PolicyStatusName,
     loadError: row.load_error,
     createdAt: Number(row.created_at),

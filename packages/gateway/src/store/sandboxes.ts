@@ -7,7 +7,7 @@ import {
   SandboxStatusSchema,
 } from "@openshell/api/generated/openshell_pb.js";
 import type { Kysely, Selectable } from "kysely";
-import { type Command, command, reserved, type Statement, statement } from "./command.ts";
+import { type Command, command, reserved, type SqlValue, type Statement, statement } from "./command.ts";
 import { damagedText, RowReader } from "./damaged-row.ts";
 import { deepFreeze } from "./frozen.ts";
 import { type ReadCache, WeightedCache } from "./read-cache.ts";
@@ -23,7 +23,8 @@ import {
   objectFields,
 } from "./rows.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
-import type { SandboxRecord, SandboxRepository } from "./types.ts";
+import { Templates } from "./templates.ts";
+import type { SandboxPatch, SandboxRecord, SandboxRepository } from "./types.ts";
 
 /** Bytes of the rows whose decoded form is kept; decoded they take several times as much. */
 export const DECODED_SANDBOX_BYTES = 4 * 1024 * 1024;
@@ -39,37 +40,35 @@ const ENDS: ReadonlySet<SandboxPhase> = new Set([
 
 /** Records that it gives are shared and therefore frozen. */
 export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): SandboxRepository {
+  const templates = new Templates();
   const records = new DecodedSandboxes();
   const fromRow = (row: Selectable<SandboxTable>): SandboxRecord => records.of(row);
   const bytesOf = (record: SandboxRecord | undefined): number => (record === undefined ? 0 : records.bytesOf(record));
   // Building a query costs more than running it.
   const all = db.selectFrom("sandboxes").selectAll();
   const selectById = all.where("id", "=", "").compile();
-  const selectByName = all.where("workspace", "=", "").where("name", "=", "").compile();
+  const versions = db.selectFrom("sandboxes").select(["id", "resource_version"]);
+  const versionById = versions.where("id", "=", "").compile();
+  const versionByName = versions.where("workspace", "=", "").where("name", "=", "").compile();
+  type Version = Pick<Selectable<SandboxTable>, "id" | "resource_version">;
+
+  /** Reads no more than a version where what it names is known. */
+  const read = async (query: typeof versionById, parameters: readonly string[]): Promise<SandboxRecord | undefined> => {
+    const [version] = (await db.executeQuery<Version>({ ...query, parameters })).rows;
+    if (version === undefined) return undefined;
+    const known = records.known(version);
+    if (known !== undefined) return known;
+    const { rows } = await db.executeQuery<Selectable<SandboxTable>>({ ...selectById, parameters: [version.id] });
+    return rows[0] && fromRow(rows[0]);
+  };
 
   return {
     byId(id) {
-      return cache.read(
-        `sandbox id ${id}`,
-        async () => {
-          const { rows } = await db.executeQuery<Selectable<SandboxTable>>({ ...selectById, parameters: [id] });
-          return rows[0] && fromRow(rows[0]);
-        },
-        bytesOf,
-      );
+      return cache.read(`sandbox id ${id}`, () => read(versionById, [id]), bytesOf);
     },
     byName(workspace, name) {
-      return cache.read(
-        `sandbox ${JSON.stringify([workspace, name])}`,
-        async () => {
-          const { rows } = await db.executeQuery<Selectable<SandboxTable>>({
-            ...selectByName,
-            parameters: [workspace, name],
-          });
-          return rows[0] && fromRow(rows[0]);
-        },
-        bytesOf,
-      );
+      const key = `sandbox ${JSON.stringify([workspace, name])}`;
+      return cache.read(key, () => read(versionByName, [workspace, name]), bytesOf);
     },
     list(options) {
       const { workspace, labels, after, limit, phases } = options;
@@ -144,18 +143,26 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
         driver_record: patch.driverRecord === undefined ? undefined : JSON.stringify(patch.driverRecord),
         runtime_record: patch.runtimeRecord === undefined ? undefined : JSON.stringify(patch.runtimeRecord),
       });
-      let update = db
-        .updateTable("sandboxes")
-        .set((eb) => ({ ...columns, resource_version: eb("resource_version", "+", 1) }))
-        .where("id", "=", id);
-      if (expected !== "any") update = update.where("resource_version", "=", expected);
+      const parameters = [...(Object.values(columns) as SqlValue[]), 1, id, ...(expected === "any" ? [] : [expected])];
+      const update = templates.of(`${Object.keys(columns).join(" ")} ${expected === "any"}`, parameters, () => {
+        const any = db
+          .updateTable("sandboxes")
+          .set((eb) => ({ ...columns, resource_version: eb("resource_version", "+", 1) }))
+          .where("id", "=", id)
+          .returning("resource_version");
+        return expected === "any" ? any : any.where("resource_version", "=", expected);
+      });
       const updated: Command<bigint> = {
         statements: [
-          statement("sandbox", update.returning("resource_version"), { expect: CONFLICT, returning: true }),
+          statement("sandbox", update, { expect: CONFLICT, returning: true }),
           ...(patch.labels === undefined ? [] : labelStatements(db, "sandbox", id, patch.labels, false)),
           ...(spec === undefined ? [] : providerStatements(db, id, spec.providers, false)),
         ],
-        result: ([rows]) => BigInt(rows![0]!.resource_version as number),
+        result: ([rows]) => {
+          const version = BigInt(rows![0]!.resource_version as number);
+          if (expected !== "any") records.updated(id, expected, patch, version);
+          return version;
+        },
       };
       const ends = patch.deletionAt !== undefined || (status !== undefined && ENDS.has(status.phase));
       return ends ? reserved(updated) : updated;
@@ -214,16 +221,33 @@ class DecodedSandboxes {
   readonly #records = new WeightedCache<SandboxRecord>(DECODED_SANDBOX_BYTES);
   readonly #bytes = new WeakMap<SandboxRecord, number>();
 
-  of(row: Selectable<SandboxTable>): SandboxRecord {
+  known(row: Pick<Selectable<SandboxTable>, "id" | "resource_version">): SandboxRecord | undefined {
     const known = this.#records.get(row.id)?.value;
-    if (known !== undefined && known.resourceVersion === BigInt(row.resource_version)) return known;
-    const record = deepFreeze(decode(row));
+    return known?.resourceVersion === BigInt(row.resource_version) ? known : undefined;
+  }
+
+  of(row: Selectable<SandboxTable>): SandboxRecord {
+    const known = this.known(row);
+    if (known !== undefined) return known;
+    const reader = new RowReader();
+    const record = deepFreeze(decode(row, reader));
     const { spec, status, labels, annotations, driver_record, runtime_record } = row;
     const text = labels.length + annotations.length + driver_record.length + runtime_record.length;
     const bytes = FIXED_ROW_BYTES + spec.length + status.length + text;
     this.#bytes.set(record, bytes);
-    this.#records.set(row.id, record, bytes);
+    // What is read of a damaged row is not all that is in it: no change of it can be worked out.
+    if (reader.damaged.length === 0) this.#records.set(row.id, record, bytes);
     return record;
+  }
+
+  /** A change was stored: what it made is known without reading it, where it says what it made as the database does. */
+  updated(id: string, expected: bigint, patch: SandboxPatch, version: bigint): void {
+    const before = this.#records.get(id)?.value;
+    if (before?.resourceVersion !== expected || !Object.keys(patch).every((field) => UNALTERED.has(field))) return;
+    const record = deepFreeze({ ...before, ...patch, resourceVersion: version });
+    const bytes = this.bytesOf(before);
+    this.#bytes.set(record, bytes);
+    this.#records.set(id, record, bytes);
   }
 
   /** It was removed: nobody asks for it again. */
@@ -236,13 +260,15 @@ class DecodedSandboxes {
   }
 }
 
+/** Fields of a change that come out of the database as they went into it. */
+const UNALTERED: ReadonlySet<string> = new Set<keyof SandboxPatch>(["status", "annotations"]);
+
 /** Columns of limited length, roughly. */
 const FIXED_ROW_BYTES = 512;
 
-function decode(row: Selectable<SandboxTable>): SandboxRecord {
+function decode(row: Selectable<SandboxTable>, reader: RowReader): SandboxRecord {
   const workloadTemplate =
     row.template_name === null ? undefined : { name: row.template_name, resourceVersion: row.template_version ?? "" };
-  const reader = new RowReader();
   const fields = objectFields(row, reader);
   const spec = reader.read("spec", () => fromBinary(SandboxSpecSchema, row.spec), create(SandboxSpecSchema));
   const status = reader.read("status", () => fromBinary(SandboxStatusSchema, row.status), create(SandboxStatusSchema));
