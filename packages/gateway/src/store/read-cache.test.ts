@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { create } from "@bufbuild/protobuf";
+import { clone, create } from "@bufbuild/protobuf";
 import { SandboxPhase, SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { Commits } from "./commits.ts";
@@ -120,6 +120,32 @@ describe("reads that are kept", () => {
     expect(await store.sandboxes.byId(record.id)).toBeUndefined();
     expect(await store.sandboxes.byName("default", "box")).toBeUndefined();
     expect(await store.sandboxes.list({ limit: 10 })).toEqual([]);
+  });
+
+  it("know what a change of a known version made as the database does", async () => {
+    const record = sandbox("box");
+    await store.write(store.sandboxes.create(record));
+    const conditions = [
+      { type: "Ready", status: "False", reason: "Waits", message: "für später", lastTransitionTime: { seconds: 5n } },
+      { type: "", status: "True" },
+    ];
+    const statuses = [
+      create(SandboxStatusSchema, { phase: SandboxPhase.READY, conditions, configurationAdmission: { error: "" } }),
+      create(SandboxStatusSchema, { conditions: [], currentPolicyVersion: 7, provisioning: { attemptId: "2" } }),
+      create(SandboxStatusSchema, {}),
+    ];
+    const patches: readonly SandboxPatch[] = statuses.flatMap((status, index) => [
+      { status },
+      { status: clone(SandboxStatusSchema, status), annotations: { note: String(index) } },
+      { status, generation: BigInt(index) },
+      { annotations: {} },
+    ]);
+    for (const patch of patches) {
+      const before = (await store.sandboxes.byId(record.id))!;
+      await store.write(store.sandboxes.update(record.id, before.resourceVersion, patch));
+      expect(await store.sandboxes.byId(record.id)).toStrictEqual(await fresh().byId(record.id));
+      expect(await store.sandboxes.byName("default", "box")).toStrictEqual(await fresh().byName("default", "box"));
+    }
   });
 
   it("see an object that was absent before, and another one of the same name", async () => {

@@ -129,7 +129,8 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
       );
     },
     update(id, expected, patch) {
-      const { spec, status } = patch;
+      // What is stored now is what is kept once that is durable: nobody changes it in between.
+      const { spec, status } = deepFreeze(patch);
       const columns = defined({
         labels: patch.labels && JSON.stringify(patch.labels),
         annotations: patch.annotations && JSON.stringify(patch.annotations),
@@ -244,7 +245,7 @@ class DecodedSandboxes {
   updated(id: string, expected: bigint, patch: SandboxPatch, version: bigint): void {
     const before = this.#records.get(id)?.value;
     if (before?.resourceVersion !== expected || !Object.keys(patch).every((field) => UNALTERED.has(field))) return;
-    const record = deepFreeze({ ...before, ...patch, resourceVersion: version });
+    const record = Object.freeze({ ...before, ...patch, resourceVersion: version });
     const bytes = this.bytesOf(before);
     this.#bytes.set(record, bytes);
     this.#records.set(id, record, bytes);
