@@ -162,9 +162,9 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
   const openDelivery = (session: SupervisorSession, bootstrap: Bootstrap, publications: number): SessionDelivery => {
     const delivery = new SessionDelivery(session.sandboxId, bootstrap, {
       clock,
-      record: async (outcome) => {
-        await events.recordDelivery(session, outcome);
-        scheduler.stats.answered(outcome.component, outcome.outcome);
+      record: async (outcomes) => {
+        await events.recordDelivery(session, outcomes);
+        for (const { component, outcome } of outcomes) scheduler.stats.answered(component, outcome);
       },
       send: (message) => session.send(message),
       fail: (error) => session.close(error),
@@ -200,7 +200,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
     feeds,
     operations,
     backend: events,
-    recordDelivery: (session, outcome) => events.recordDelivery(session, outcome),
+    recordDelivery: (session, outcomes) => events.recordDelivery(session, outcomes),
   });
   const hostService = supervisorService({
     clock,

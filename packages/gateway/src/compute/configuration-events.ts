@@ -54,6 +54,9 @@ export interface ConfigurationEventsDeps extends SnapshotDeps {
 /** Conditions that tell whether a running sandbox has what is wanted. Absent while there never was trouble. */
 export const CURRENT = { config: "PolicyCurrent", environment: "CredentialsCurrent" } as const;
 
+/** With the reason why it is not in force, as people are told. */
+type ToldOutcome = DeliveryOutcome & { readonly error: string };
+
 /** What sessions say about configurations, as changes of the store: candidates, admissions, refusals, live outcomes. */
 export class ConfigurationEvents {
   readonly #deps: ConfigurationEventsDeps;
@@ -189,19 +192,14 @@ export class ConfigurationEvents {
   /** What a running sandbox refused on a reconnect is recorded like a refused change. */
   async refused(identity: SessionIdentity, bootstrap: Bootstrap, results: AppliedComponents): Promise<void> {
     const facts = { ...bootstrap.config, settingsRevision: bootstrap.settingsRevision };
+    const refused: DeliveryOutcome[] = [];
     for (const component of ["config", "environment"] as const) {
       const { outcome, failure: reason } = results[component];
       if (isInForce(outcome)) continue;
-      await this.delivered(identity, {
-        component,
-        verdict: "rejected",
-        applied: false,
-        news: true,
-        facts,
-        outcome,
-        failure: reason,
-      });
+      const rest = { verdict: "rejected", applied: false, news: true, facts, outcome, failure: reason } as const;
+      refused.push({ component, ...rest });
     }
+    if (refused.length > 0) await this.delivered(identity, refused);
   }
 
   /** A refused start, shown. Resolves with the time until which it can be corrected. */
@@ -251,45 +249,34 @@ export class ConfigurationEvents {
       .fail(sandboxId, generation, late ? "ProvisioningTimedOut" : "StartFailed", failureText(reason));
   }
 
-  /** The durable part of a live delivery. */
-  async delivered(identity: SessionIdentity, outcome: DeliveryOutcome): Promise<void> {
+  /** The durable part of a live delivery: what became of one component, or of both at one moment. */
+  async delivered(identity: SessionIdentity, outcomes: readonly DeliveryOutcome[]): Promise<void> {
     const { store, clock, operations, change } = this.#deps;
     const { sandboxId } = identity;
-    const { facts, applied, component } = outcome;
     const now = clock.now();
-    const error = applied ? "" : failureText(outcome.failure ?? noReason(outcome));
-    const config = component === "config";
-    const decision = config
-      ? await operations.decide(sandboxId, { facts, applied, outcome: outcome.outcome, error }, now)
-      : undefined;
-    const ofSandbox = config && facts.policyVersion > 0 && facts.policySource !== "global";
-    // A stale update says nothing about the policy in it.
-    const judged = ofSandbox && (applied || outcome.outcome !== ConfigApplyOutcome.IGNORED_STALE);
-    const policy = judged
-      ? [store.policies.setStatus(sandboxId, facts.policyVersion, applied ? "loaded" : "failed", now, error)]
-      : [];
+    const told = outcomes.map((outcome) => ({ ...outcome, error: errorOf(outcome) }));
+    const config = told.find(({ component }) => component === "config");
+    const decision = config && (await operations.decide(sandboxId, config, now));
+    const policy =
+      config !== undefined && judgesPolicy(config)
+        ? [
+            store.policies.setStatus(
+              sandboxId,
+              config.facts.policyVersion,
+              config.applied ? "loaded" : "failed",
+              now,
+              config.error,
+            ),
+          ]
+        : [];
     await change(identity, ({ status: current }) => {
-      // An environment that only pairs with another policy now: what is stored says so already.
-      if (!config && applied && !outcome.news && saysSo(current, outcome)) return undefined;
-      const degraded = outcome.outcome === ConfigApplyOutcome.DEGRADED;
-      const refused = REFUSALS[outcome.outcome] ?? "Refused";
-      const condition = applied
-        ? inForce(degraded, outcome.failure)
-        : ({ status: "False", reason: refused, message: error } as const);
-      const status = withOutcome(current, component, condition, now);
-      const admission = status.configurationAdmission;
-      if (applied && admission !== undefined) {
-        if (config) {
-          admission.policyVersion = facts.policyVersion;
-          admission.policyHash = facts.policyHash;
-          admission.configRevision = revisionNumber(facts.configRevision);
-        } else admission.providerEnvRevision = revisionNumber(facts.providerRevision);
-      }
-      if (applied && config && facts.policySource !== "global") status.currentPolicyVersion = facts.policyVersion;
+      const news = told.filter((outcome) => !saysSo(current, outcome));
+      if (news.length === 0) return undefined;
+      const status = news.reduce((shown, outcome) => withDelivered(shown, outcome, now), current);
       return { patch: { status }, also: [...policy, ...(decision?.commands ?? [])] };
     });
     if (decision !== undefined) operations.tell(decision);
-    this.#show(identity, outcome, error, now);
+    for (const outcome of told) this.#show(identity, outcome, now);
   }
 
   /** A change cannot be delivered for now: told once, not at each attempt. */
@@ -319,9 +306,9 @@ export class ConfigurationEvents {
       });
   }
 
-  #show({ sandboxId }: SessionIdentity, outcome: DeliveryOutcome, error: string, now: number): void {
+  #show({ sandboxId }: SessionIdentity, outcome: ToldOutcome, now: number): void {
     const { feeds, log } = this.#deps;
-    const { applied, component, facts } = outcome;
+    const { applied, component, facts, error } = outcome;
     const policy =
       facts.policySource === "global"
         ? `policy version ${facts.globalPolicyVersion} of the gateway`
@@ -404,9 +391,52 @@ function noReason({ outcome }: DeliveryOutcome): Failure {
   return failure("configuration_rejected", `the supervisor answered ${ConfigApplyOutcome[outcome] ?? outcome}`);
 }
 
-/** Whether the status shows this environment as in force, and never any trouble with one. */
-function saysSo({ conditions, configurationAdmission }: SandboxStatus, { facts, outcome }: DeliveryOutcome): boolean {
+/** Why it is not in force, in one line; empty when it is. */
+function errorOf(outcome: DeliveryOutcome): string {
+  return outcome.applied ? "" : failureText(outcome.failure ?? noReason(outcome));
+}
+
+/** Whether the outcome of a configuration says something about the sandbox's own policy in it; a stale one does not. */
+function judgesPolicy({ facts, applied, outcome }: DeliveryOutcome): boolean {
+  if (facts.policyVersion === 0 || facts.policySource === "global") return false;
+  return applied || outcome !== ConfigApplyOutcome.IGNORED_STALE;
+}
+
+/** The status with what became of a component that was delivered. Always a copy. */
+function withDelivered(current: SandboxStatus, outcome: ToldOutcome, now: number): SandboxStatus {
+  const { component, applied, facts, error } = outcome;
+  const refused = REFUSALS[outcome.outcome] ?? "Refused";
+  const condition = applied
+    ? inForce(outcome.outcome === ConfigApplyOutcome.DEGRADED, outcome.failure)
+    : ({ status: "False", reason: refused, message: error } as const);
+  const status = withOutcome(current, component, condition, now);
+  if (!applied) return status;
+  const admission = status.configurationAdmission;
+  if (component === "environment") {
+    if (admission !== undefined) admission.providerEnvRevision = revisionNumber(facts.providerRevision);
+    return status;
+  }
+  if (admission !== undefined) {
+    admission.policyVersion = facts.policyVersion;
+    admission.policyHash = facts.policyHash;
+    admission.configRevision = revisionNumber(facts.configRevision);
+  }
+  if (facts.policySource !== "global") status.currentPolicyVersion = facts.policyVersion;
+  return status;
+}
+
+/**
+ * Whether this is an environment that only pairs with another policy now, and the status shows it as in force, and never any trouble
+ * with one.
+ */
+function saysSo(
+  { conditions, configurationAdmission }: SandboxStatus,
+  { component, applied, news, facts, outcome }: DeliveryOutcome,
+): boolean {
   return (
+    component === "environment" &&
+    applied &&
+    !news &&
     outcome !== ConfigApplyOutcome.DEGRADED &&
     configurationAdmission?.providerEnvRevision === revisionNumber(facts.providerRevision) &&
     !conditions.some(({ type }) => type === CURRENT.environment)

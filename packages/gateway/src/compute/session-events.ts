@@ -117,8 +117,8 @@ export class SessionEvents implements SessionBackend {
   }
 
   /** The durable part of a live delivery. */
-  recordDelivery(identity: SessionIdentity, outcome: DeliveryOutcome): Promise<void> {
-    return this.#configuration.delivered(identity, outcome);
+  recordDelivery(identity: SessionIdentity, outcomes: readonly DeliveryOutcome[]): Promise<void> {
+    return this.#configuration.delivered(identity, outcomes);
   }
 
   /** A delivery that is tried again. */

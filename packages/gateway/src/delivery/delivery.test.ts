@@ -242,6 +242,74 @@ describe("delivery to one session", () => {
         expect(session.outcomes.at(-1)).toMatchObject({ component: "environment", applied: true, news: true });
       });
 
+      it("takes the answer to one half for both, where it says what became of the one that waited", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        const [environment, config] = session.sent;
+        await session.answer(environment, Outcome.AWAITING_COMPONENT);
+        const together = { outcome: Outcome.APPLIED, appliedRevision: "p2" };
+        await session.answer(config, Outcome.APPLIED, undefined, undefined, together);
+        expect(session.outcomes).toMatchObject([
+          { component: "config", applied: true, news: true },
+          { component: "environment", applied: true, news: true, facts: { providerRevision: "p2" } },
+        ]);
+        expect(session.moments).toEqual([2]);
+        session.delivery.markDirty();
+        await settle();
+        session.delivery.reconcile();
+        await settle();
+        expect(session.sent).toHaveLength(2);
+        expect(session.delivery.busy).toBe(false);
+      });
+
+      it("shows the half that waited and could not be put in force, and sends it again with the reconcile", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        const failure = { code: "provider_environment_unavailable", message: "cannot be used" };
+        const refused = { outcome: Outcome.FAILED_CLOSED, failure };
+        await session.answer(session.sent[1], Outcome.APPLIED, undefined, undefined, refused);
+        expect(session.outcomes).toMatchObject([
+          { component: "config", applied: true },
+          { component: "environment", applied: false, verdict: "rejected", failure: { code: failure.code } },
+        ]);
+        expect(session.sent).toHaveLength(2);
+        session.delivery.reconcile();
+        await settle();
+        expect(session.story.slice(2)).toEqual(["environment p2"]);
+      });
+
+      it("counts neither half when their outcomes could not be stored", async () => {
+        session.record = () => Promise.reject(new Error("disk full"));
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        const together = { outcome: Outcome.APPLIED, appliedRevision: "p2" };
+        await session.answer(session.sent[1], Outcome.APPLIED, undefined, undefined, together);
+        session.record = async (outcome) => void session.outcomes.push(outcome);
+        clock.advance(BUILD_RETRY_FIRST_MS);
+        await settle();
+        expect(session.story.slice(2)).toEqual(["config 2"]);
+        await session.answer(session.sent[2], Outcome.IGNORED_DUPLICATE);
+        expect(session.story.slice(3)).toEqual(["environment p2"]);
+        await session.answer(session.sent[3], Outcome.IGNORED_DUPLICATE);
+        expect(session.outcomes).toMatchObject([
+          { component: "config", applied: true },
+          { component: "environment", applied: true, news: true },
+        ]);
+      });
+
+      it("believes an answer nothing of a half that does not wait, or of another pair", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        const together = { outcome: Outcome.APPLIED, appliedRevision: "p2" };
+        await session.answer(session.sent[1], Outcome.APPLIED, undefined, undefined, together);
+        expect(session.outcomes).toMatchObject([{ component: "config" }]);
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        await session.answer(session.sent[2], Outcome.AWAITING_COMPONENT);
+        // What waits is of version 2, whatever the answer to version 3 says.
+        await session.change({ version: 3 });
+        expect(session.story.slice(3)).toEqual(["environment p2", "config 3"]);
+        await session.answer(session.sent[4], Outcome.APPLIED, undefined, undefined, together);
+        expect(session.outcomes).toMatchObject([{ component: "config" }, { component: "config" }]);
+      });
+
       it("sends the staged half as it was built, unless something may have changed since", async () => {
         await session.change({ version: 2, providers: "p2" });
         await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);

@@ -1,6 +1,7 @@
 import { randomUUID } from "node:crypto";
 import { create, toBinary } from "@bufbuild/protobuf";
 import {
+  type ComponentResult,
   ConfigApplyOutcome,
   ConfigComponent,
   type ConfigUpdate,
@@ -54,8 +55,8 @@ export type Lane = "sandbox" | "fanout";
 
 export interface DeliveryDeps {
   readonly clock: Clock;
-  /** Stores the outcome; resolves when it is durable. */
-  readonly record: (outcome: DeliveryOutcome) => Promise<void>;
+  /** Stores the outcomes of one moment, together; resolves when they are durable. */
+  readonly record: (outcomes: readonly DeliveryOutcome[]) => Promise<void>;
   readonly send: (message: SupervisorDownlink["message"]) => boolean;
   /** Ends the session: its successor gets everything anew. */
   readonly fail: (error: unknown) => void;
@@ -76,17 +77,25 @@ interface InFlight {
   answered: boolean;
 }
 
+/** What became of something that was sent. */
+interface Answer {
+  readonly name: ComponentName;
+  readonly sent: InFlight;
+  readonly verdict: Verdict;
+  readonly outcome: ConfigApplyOutcome;
+  readonly failure: Failure | undefined;
+}
+
 interface ComponentState {
   sequence: bigint;
   /** Identity of what was acknowledged last; a further delivery of the same is left out. */
   acknowledged: string;
   /** Identity that was refused: not sent again before something changes or the reconcile asks. */
   refused: string;
-  /** Identity that the supervisor holds until its counterpart is there. */
-  staged: string;
-  /** Pairing identity of what was acknowledged, and of what is staged. */
+  /** What the supervisor holds until its counterpart is there. */
+  staged: InFlight | undefined;
+  /** Pairing identity of what was acknowledged. */
   acknowledgedPair: string;
-  stagedPair: string;
   /** Acknowledged, but in force only in part: the reconcile asks for the rest. */
   degraded: boolean;
   /** Sent next time, whether it was acknowledged or not. */
@@ -210,10 +219,11 @@ export class SessionDelivery {
       return;
     sent.answered = true;
     sent.limit.abort(DONE);
-    const { outcome } = message.result;
-    const verdict = verdictOf(message.result, sent.revision);
+    const answers = [answerTo(name, sent, message.result), ...this.#counterpart(name, sent, message.counterpart)];
+    const outcomes = this.#outcomesOf(answers);
     try {
-      if (verdict !== "staged") await this.#record(name, sent, verdict, outcome, message.result.failure);
+      // What is staged only has nothing to wait for: the next answer finds it settled.
+      if (outcomes.length > 0) await this.#deps.record(outcomes);
     } catch (error) {
       // Nothing is counted: the supervisor says again what it has when it is sent again.
       state.inFlight = undefined;
@@ -226,10 +236,18 @@ export class SessionDelivery {
       this.#deps.fail(new Error("the supervisor has no configuration: its session begins anew"));
       return;
     }
-    this.#settle(name, sent, verdict, outcome);
+    for (const answer of answers) this.#settle(answer);
     this.#pair();
     this.#release();
     this.#request();
+  }
+
+  /** What the answer to one half says of the other one, which waited for it. */
+  #counterpart(name: ComponentName, sent: InFlight, result: ComponentResult | undefined): readonly Answer[] {
+    const other = name === "config" ? "environment" : "config";
+    const { staged } = this.#state(other);
+    if (result === undefined || staged === undefined || pairing(staged.facts) !== pairing(sent.facts)) return [];
+    return [answerTo(other, staged, result)];
   }
 
   /** The session is over. */
@@ -244,7 +262,7 @@ export class SessionDelivery {
   /** What was built last is kept only while a half of it may be sent again. */
   #release(): void {
     const open = [this.#config, this.#environment].some(
-      ({ inFlight, staged }) => inFlight !== undefined || staged !== "",
+      ({ inFlight, staged }) => inFlight !== undefined || staged !== undefined,
     );
     if (!open) this.#last = undefined;
   }
@@ -257,10 +275,9 @@ export class SessionDelivery {
     if (this.ready) this.#deps.request(this, this.#dirty!);
   }
 
-  #settle(name: ComponentName, sent: InFlight, verdict: Verdict, outcome: ConfigApplyOutcome): void {
+  #settle({ name, sent, verdict, outcome }: Answer): void {
     const state = this.#state(name);
-    state.staged = "";
-    state.stagedPair = "";
+    state.staged = undefined;
     if (verdict === "acknowledged") {
       state.acknowledged = sent.key;
       state.acknowledgedPair = pairing(sent.facts);
@@ -268,8 +285,7 @@ export class SessionDelivery {
       state.values = valuesOf(sent.facts);
       state.degraded = outcome === ConfigApplyOutcome.DEGRADED;
     } else if (verdict === "staged") {
-      state.staged = sent.key;
-      state.stagedPair = pairing(sent.facts);
+      state.staged = sent;
     } else {
       refuse(state, sent.key);
     }
@@ -283,9 +299,10 @@ export class SessionDelivery {
     const config = this.#config;
     const environment = this.#environment;
     if (config.inFlight !== undefined || environment.inFlight !== undefined) return;
-    if ((config.staged === "") === (environment.staged === "")) return;
-    const [half, other] = config.staged === "" ? [environment, config] : [config, environment];
-    const pair = half.stagedPair;
+    const staged = config.staged ?? environment.staged;
+    if (staged === undefined || (config.staged !== undefined && environment.staged !== undefined)) return;
+    const [half, other] = config.staged === undefined ? [environment, config] : [config, environment];
+    const pair = pairing(staged.facts);
     if (other.acknowledgedPair === pair) {
       if (this.#resentFor === pair) return;
       this.#resentFor = pair;
@@ -323,7 +340,7 @@ export class SessionDelivery {
       this.#resentFor = "";
       for (const state of [this.#config, this.#environment]) {
         state.refused = "";
-        state.staged = "";
+        state.staged = undefined;
         if (state.degraded) state.again = true;
       }
     }
@@ -336,7 +353,7 @@ export class SessionDelivery {
     const { configRevision, providerRevision } = config;
     const [key, revision] = name === "config" ? [configRevision, configRevision] : [pairing(config), providerRevision];
     const state = this.#state(name);
-    const known = key === state.acknowledged || key === state.refused || key === state.staged;
+    const known = key === state.acknowledged || key === state.refused || key === state.staged?.key;
     if (this.#closed || (known && !state.again)) return;
     state.again = false;
     const sequence = state.sequence + 1n;
@@ -352,7 +369,8 @@ export class SessionDelivery {
       const reason = failure("payload_too_large", `the ${name} exceeds ${MAX_CONFIG_BYTES} bytes`, {
         next: "Make the policy or the providers' settings smaller",
       });
-      await this.#record(name, sent, "rejected", ConfigApplyOutcome.UNSPECIFIED, reason);
+      const outcome = ConfigApplyOutcome.UNSPECIFIED;
+      await this.#deps.record(this.#outcomesOf([{ name, sent, verdict: "rejected", outcome, failure: reason }]));
       state.refused = key;
       return;
     }
@@ -362,13 +380,12 @@ export class SessionDelivery {
     this.#limitAnswer(state, sent);
   }
 
-  #record(
-    component: ComponentName,
-    sent: InFlight,
-    verdict: Exclude<Verdict, "staged">,
-    outcome: ConfigApplyOutcome,
-    reason: Failure | undefined,
-  ): Promise<void> {
+  #outcomesOf(answers: readonly Answer[]): readonly DeliveryOutcome[] {
+    return answers.flatMap((answer) => this.#outcomeOf(answer) ?? []);
+  }
+
+  #outcomeOf({ name: component, sent, verdict, outcome, failure: reason }: Answer): DeliveryOutcome | undefined {
+    if (verdict === "staged") return undefined;
     const { facts } = sent;
     const state = this.#state(component);
     const applied = verdict === "acknowledged" && isInForce(outcome);
@@ -378,15 +395,7 @@ export class SessionDelivery {
         : state.values !== valuesOf(facts);
     const news = applied && other;
     const contradiction = verdict === "invalid" ? CONTRADICTION : undefined;
-    return this.#deps.record({
-      component,
-      verdict,
-      applied,
-      news,
-      facts,
-      outcome,
-      failure: contradiction ?? reason,
-    });
+    return { component, verdict, applied, news, facts, outcome, failure: contradiction ?? reason };
   }
 
   #failed(error: unknown, lane: Lane): void {
@@ -423,6 +432,11 @@ const NOTHING_IN_FORCE = "apply_unavailable";
 
 const CONTRADICTION = failure("revision_mismatch", "the outcome contradicts the revision that is in force");
 
+function answerTo(name: ComponentName, sent: InFlight, result: ComponentResult): Answer {
+  const { outcome, failure: reason } = result;
+  return { name, sent, verdict: verdictOf(result, sent.revision), outcome, failure: reason };
+}
+
 /** What was in force before may be so no more: going back to it is a delivery like any other. */
 function refuse(state: ComponentState, key: string): void {
   state.acknowledged = "";
@@ -451,9 +465,8 @@ function initial(acknowledged: string, pair: string, values: string): ComponentS
     sequence: 0n,
     acknowledged,
     refused: "",
-    staged: "",
+    staged: undefined,
     acknowledgedPair: pair,
-    stagedPair: "",
     degraded: false,
     again: false,
     values,

@@ -25,7 +25,7 @@ export interface ReportDeps extends SnapshotDeps {
   readonly feeds: SandboxFeeds;
   readonly operations: ConfigOperations;
   /** Stores what became of a component, and tells of it. */
-  readonly recordDelivery: (session: SupervisorSession, outcome: DeliveryOutcome) => Promise<void>;
+  readonly recordDelivery: (session: SupervisorSession, outcomes: readonly DeliveryOutcome[]) => Promise<void>;
 }
 
 /**
@@ -162,10 +162,11 @@ export class PollingReports {
     )
       return;
     const facts = { ...config, settingsRevision };
-    for (const component of ["config", "environment"] as const) {
-      // What was refused is one judgement on both; the policy is what carries it.
-      if (!applied && component === "environment") continue;
-      await this.#deps.recordDelivery(session, {
+    // What was refused is one judgement on both; the policy is what carries it.
+    const judged: readonly ComponentName[] = applied ? ["config", "environment"] : ["config"];
+    await this.#deps.recordDelivery(
+      session,
+      judged.map((component) => ({
         component,
         verdict: applied ? "acknowledged" : "rejected",
         applied,
@@ -173,8 +174,8 @@ export class PollingReports {
         facts,
         outcome: applied ? ConfigApplyOutcome.APPLIED : ConfigApplyOutcome.FAILED_RETAINED_LAST_KNOWN_GOOD,
         failure: applied ? undefined : failure("configuration_rejected", error),
-      });
-    }
+      })),
+    );
     if (applied) await this.#accepted(session);
     this.#refused.set(session, key);
   }

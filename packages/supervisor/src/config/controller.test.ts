@@ -134,12 +134,13 @@ describe("configuration of one sandbox", () => {
     const outcome = await controller.bootstrap(config("c1"), environment());
     expect(outcome.accepted).toBe(true);
   }
-  const apply = (component: SandboxConfig | ProviderEnvironment) =>
+  const update = (component: SandboxConfig | ProviderEnvironment) =>
     controller.update(
       component.$typeName === "openshell.supervisor.v1.SandboxConfig"
         ? { config: component as SandboxConfig }
         : { environment: component as ProviderEnvironment },
     );
+  const apply = async (component: SandboxConfig | ProviderEnvironment) => (await update(component)).result;
 
   describe("start-up", () => {
     it("reports what it installed, so that the first look after it finds nothing to do (seed-003)", async () => {
@@ -219,13 +220,19 @@ describe("configuration of one sandbox", () => {
       expect(await apply(first!)).toMatchObject({ outcome: O.AWAITING_COMPONENT, appliedRevision: "" });
       expect(published).toHaveLength(1);
       expect(readiness.facts.providerRevision).toBe("p1");
-      expect((await apply(last!)).outcome).toBe(O.APPLIED);
+      const { result, counterpart } = await update(last!);
+      expect([result.outcome, counterpart?.outcome]).toEqual([O.APPLIED, O.APPLIED]);
+      expect([result.appliedRevision, counterpart?.appliedRevision].toSorted()).toEqual(["c2", "p2"]);
       expect(published).toHaveLength(2);
       expect(injected(inForce().childEnvironment["KEY"]!)).toBe("secret-of-p2");
       expect(readiness.facts).toMatchObject({ providerRevision: "p2", configRevision: "c2", policyHash: "h2" });
       // The half that waited is sent again: it is in force already.
       expect((await apply(first!)).outcome).toBe(O.IGNORED_DUPLICATE);
       expect(published).toHaveLength(2);
+    });
+    it("say nothing of a half that did not wait", async () => {
+      const alone = [config("c3"), environment(), config("x", { policyHash: "h9" })];
+      for (const half of alone) expect((await update(half)).counterpart).toBeUndefined();
     });
     it("wait for the same epoch, revision and policy: one part in common is not enough", async () => {
       await apply(e2());
@@ -307,8 +314,7 @@ describe("configuration of one sandbox", () => {
       });
       for (const component of [{ config: config("c1") }, { environment: environment() }])
         expect(await fresh.update(component)).toMatchObject({
-          outcome: O.UNSUPPORTED,
-          failure: { code: "apply_unavailable" },
+          result: { outcome: O.UNSUPPORTED, failure: { code: "apply_unavailable" } },
         });
     });
     it("keeps the placeholders of running processes over nine rotations of one credential (#2510)", async () => {

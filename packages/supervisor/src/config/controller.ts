@@ -53,6 +53,13 @@ export interface BootstrapOutcome {
   readonly again?: Promise<void>;
 }
 
+/** Outcome of an update. */
+export interface UpdateOutcome {
+  readonly result: ComponentResult;
+  /** Of the other half, which waited and was put in force together with this one. */
+  readonly counterpart?: ComponentResult;
+}
+
 /** A configuration whose policy can be enforced. */
 interface Admissible {
   readonly config: SandboxConfig;
@@ -114,7 +121,7 @@ export class ConfigurationController {
   }
 
   /** One live snapshot of one component. An aborted `signal` keeps it from being put in force. */
-  update(component: Component, signal?: AbortSignal): Promise<ComponentResult> {
+  update(component: Component, signal?: AbortSignal): Promise<UpdateOutcome> {
     return this.#next(async () => {
       signal?.throwIfAborted();
       return "config" in component
@@ -172,59 +179,64 @@ export class ConfigurationController {
     await this.#activate(candidate, installed);
     return {
       sandboxConfig: inForce(candidate),
-      providerEnvironment:
-        installed.problem === undefined ? applied(environment.providerRevision) : failedClosed(installed.problem),
+      providerEnvironment: installedAs(installed),
       accepted: installed.problem === undefined,
     };
   }
 
-  async #updateConfig(config: SandboxConfig, signal: AbortSignal | undefined): Promise<ComponentResult> {
-    if (this.#current === undefined || this.#environment === undefined) return notConfigured();
+  async #updateConfig(config: SandboxConfig, signal: AbortSignal | undefined): Promise<UpdateOutcome> {
+    if (this.#current === undefined || this.#environment === undefined) return { result: notConfigured() };
     if (this.#isInForce(config)) {
       this.#stagedConfig = undefined;
       this.#rejected = undefined;
-      return duplicate(config.configRevision);
+      return { result: duplicate(config.configRevision) };
     }
     const checked = await this.#compile(config);
     signal?.throwIfAborted();
-    if (!checked.ok) return await this.#reject(config, checked.problem);
+    if (!checked.ok) return { result: await this.#reject(config, checked.problem) };
     const candidate = await this.#admissible(config, checked.policy);
     signal?.throwIfAborted();
     const identity = identityOf(config);
     if (pairs(identity, this.#environment.identity)) {
       await this.#activate(candidate, this.#environment);
-      return inForce(candidate);
+      return { result: inForce(candidate) };
     }
     const staged = this.#stagedEnvironment;
     if (staged !== undefined && pairs(identity, identityOf(staged))) {
-      await this.#activate(candidate, this.#install(staged));
-      return inForce(candidate);
+      const installed = this.#install(staged);
+      await this.#activate(candidate, installed);
+      return { result: inForce(candidate), counterpart: installedAs(installed) };
     }
     this.#stagedConfig = candidate;
-    return awaiting();
+    return { result: awaiting() };
   }
 
-  async #updateEnvironment(environment: ProviderEnvironment): Promise<ComponentResult> {
+  async #updateEnvironment(environment: ProviderEnvironment): Promise<UpdateOutcome> {
     const { compile } = this.#deps;
-    if (this.#current === undefined || this.#environment === undefined) return notConfigured();
+    if (this.#current === undefined || this.#environment === undefined) return { result: notConfigured() };
     const revision = environment.providerRevision;
     const identity = identityOf(environment);
     const held = this.#environment;
     // Using what it replaces could be using what was withdrawn: a bad one takes every credential away, whatever it pairs with.
-    if (compile.check(environment) !== undefined) return await this.#revoke(environment);
+    if (compile.check(environment) !== undefined) return { result: await this.#revoke(environment) };
     const staged = this.#stagedConfig;
     if (staged !== undefined && pairs(identityOf(staged.config), identity)) {
-      await this.#activate(staged, this.#install(environment));
-    } else if (!pairs(identityOf(this.#current.config), identity)) {
+      const installed = this.#install(environment);
+      await this.#activate(staged, installed);
+      return { result: installedAs(installed), counterpart: inForce(staged) };
+    }
+    if (!pairs(identityOf(this.#current.config), identity)) {
       this.#stagedEnvironment = environment;
-      return awaiting();
-    } else if (held.problem === undefined && held.identity.providerRevision === revision) {
+      return { result: awaiting() };
+    }
+    if (held.problem === undefined && held.identity.providerRevision === revision) {
       this.#environment = { ...held, identity };
       this.#stagedEnvironment = undefined;
-      return duplicate(revision);
-    } else await this.#activateEnvironment(this.#install(environment));
-    const { problem } = this.#environment;
-    return problem === undefined ? applied(revision) : failedClosed(problem);
+      return { result: duplicate(revision) };
+    }
+    const installed = this.#install(environment);
+    await this.#activateEnvironment(installed);
+    return { result: installedAs(installed) };
   }
 
   /** Puts a pair in force, in one publication, or in none when what decides stays the same. */
@@ -393,6 +405,10 @@ function samePolicyAs(before: SandboxConfig, next: SandboxConfig): boolean {
 
 function inForce({ config, incomplete }: Admissible): ComponentResult {
   return incomplete === undefined ? applied(config.configRevision) : degraded(incomplete, config.configRevision);
+}
+
+function installedAs({ identity, problem }: Environment): ComponentResult {
+  return problem === undefined ? applied(identity.providerRevision) : failedClosed(problem);
 }
 
 function notConfigured(): ComponentResult {

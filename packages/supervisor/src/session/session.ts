@@ -2,7 +2,6 @@ import { create } from "@bufbuild/protobuf";
 import { timestampFromMs } from "@bufbuild/protobuf/wkt";
 import {
   BootstrapResultSchema,
-  type ComponentResult,
   ConfigComponent,
   type ConfigUpdate,
   ConfigUpdateResultSchema,
@@ -22,7 +21,7 @@ import {
 } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
 import { type Clock, describeError, RuntimeError, systemCode } from "@openshell/base";
 import type { Boundary, ExitStatus } from "@openshell/boundary";
-import type { ConfigurationController } from "../config/controller.ts";
+import type { ConfigurationController, UpdateOutcome } from "../config/controller.ts";
 import type { ImageRoot } from "../config/image-root.ts";
 import { stale, unsupported } from "../config/results.ts";
 import { discard, downlinkFrames, RelayChannel } from "../exec/relay.ts";
@@ -263,23 +262,24 @@ export class Session {
         : component.case === "providerEnvironment"
           ? ConfigComponent.PROVIDER_ENVIRONMENT
           : ConfigComponent.UNSPECIFIED;
-    const result = await this.#apply(update, kind);
+    const outcome = await this.#apply(update, kind);
     this.#uplink.send({
       case: "updateResult",
-      value: create(ConfigUpdateResultSchema, { updateId, component: kind, sequence, result }),
+      value: create(ConfigUpdateResultSchema, { updateId, component: kind, sequence, ...outcome }),
     });
   }
 
-  async #apply({ updateId, sequence, component }: ConfigUpdate, kind: ConfigComponent): Promise<ComponentResult> {
+  async #apply({ updateId, sequence, component }: ConfigUpdate, kind: ConfigComponent): Promise<UpdateOutcome> {
     const { clock, configuration } = this.#deps;
     if (component.case === undefined || updateId === "" || sequence === 0n) {
       const message = "the update names no component, no identity or no sequence";
-      return unsupported({ code: "invalid_update", message, next: "Update gateway and hosts to the same version" });
+      const next = "Update gateway and hosts to the same version";
+      return { result: unsupported({ code: "invalid_update", message, next }) };
     }
     const seen = this.#watermarks.get(kind) ?? 0n;
     if (sequence <= seen) {
       const message = `the update's sequence ${sequence} is not beyond ${seen}`;
-      return stale({ code: "stale_sequence", message, next: "" });
+      return { result: stale({ code: "stale_sequence", message, next: "" }) };
     }
     this.#watermarks.set(kind, sequence);
     const snapshot =
@@ -289,7 +289,7 @@ export class Session {
     const timeout = clock.sleep(Limits.applyTimeoutMs, { signal: done.signal, unref: true }).then(() => {
       late.abort();
       const message = `the update was not applied within ${Limits.applyTimeoutMs / 1_000} s`;
-      return configuration.unapplied(snapshot, { code: "apply_timeout", message, next: "" });
+      return { result: configuration.unapplied(snapshot, { code: "apply_timeout", message, next: "" }) };
     });
     try {
       return await Promise.race([configuration.update(snapshot, late.signal), timeout]);

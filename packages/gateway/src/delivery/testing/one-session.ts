@@ -1,7 +1,8 @@
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { create } from "@bufbuild/protobuf";
+import { create, type MessageInitShape } from "@bufbuild/protobuf";
 import {
+  type ComponentResultSchema,
   ConfigApplyOutcome,
   ConfigComponent,
   type ConfigUpdate,
@@ -72,6 +73,8 @@ export class OneSession {
   stored: Stored = START;
   readonly sent: ConfigUpdate[] = [];
   readonly outcomes: DeliveryOutcome[] = [];
+  /** Outcomes that were stored together, each time. */
+  readonly moments: number[] = [];
   readonly errors: unknown[] = [];
   opened = 0;
   builds = 0;
@@ -90,7 +93,10 @@ export class OneSession {
     const bootstrap = { config, environment: environment(), mainProcess: create(MainProcessSchema), ...rest };
     this.delivery = new SessionDelivery(id, bootstrap, {
       clock: given.clock,
-      record: (outcome) => this.record(outcome),
+      record: async (outcomes) => {
+        this.moments.push(outcomes.length);
+        for (const outcome of outcomes) await this.record(outcome);
+      },
       send: (message) => {
         if (message.case === "update") this.sent.push(message.value);
         return true;
@@ -130,12 +136,13 @@ export class OneSession {
     await settle();
   }
 
-  /** Answers an update; `applied` when it is not the revision that was sent. */
+  /** Answers an update; `applied` when it is not the revision that was sent. `counterpart`: of the other half, which waited. */
   async answer(
     update: ConfigUpdate | undefined,
     outcome: ConfigApplyOutcome,
     applied?: string,
     failure?: { readonly code: string; readonly message: string },
+    counterpart?: MessageInitShape<typeof ComponentResultSchema>,
   ): Promise<void> {
     const { component, updateId, sequence } = update!;
     const own =
@@ -159,6 +166,7 @@ export class OneSession {
           appliedRevision: applied ?? (none ? "" : own),
           ...(failure === undefined ? {} : { failure }),
         },
+        ...(counterpart === undefined ? {} : { counterpart }),
       }),
     );
     await settle();

@@ -1035,6 +1035,13 @@ export declare type ConfigUpdateResult = Message<"openshell.supervisor.v1.Config
    * @generated from field: openshell.supervisor.v1.ComponentResult result = 4;
    */
   result?: ComponentResult | undefined;
+
+  /**
+   * Of the other component, which waited and was put in force together with this one.
+   *
+   * @generated from field: openshell.supervisor.v1.ComponentResult counterpart = 5;
+   */
+  counterpart?: ComponentResult | undefined;
 };
 
 /**
