@@ -8,6 +8,8 @@ export function changesContents(batch: readonly { readonly subject: string }[]):
 
 const ALL = 0;
 const OF_CONTENTS = 1;
+const FOREIGN = 2;
+const COUNTERS = 3;
 
 /**
  * Counts the commits of the writer thread, so that readers know without asking the database whether anything changed.
@@ -18,7 +20,7 @@ export class Commits {
   readonly #counts: Int32Array;
 
   /** `shared`: of the counters in another thread. */
-  constructor(shared = new SharedArrayBuffer(2 * Int32Array.BYTES_PER_ELEMENT)) {
+  constructor(shared = new SharedArrayBuffer(COUNTERS * Int32Array.BYTES_PER_ELEMENT)) {
     this.shared = shared;
     this.#counts = new Int32Array(shared);
   }
@@ -41,6 +43,21 @@ export class Commits {
   /** The same of commits that change what configurations are made of: policies, settings, providers. */
   get settledContents(): number | undefined {
     return this.#settled(OF_CONTENTS);
+  }
+
+  /** Commits that have begun and ended so far: odd while one is under way. */
+  get own(): number {
+    return Atomics.load(this.#counts, ALL);
+  }
+
+  /** How often the writer found that another process had committed. */
+  get foreign(): number {
+    return Atomics.load(this.#counts, FOREIGN);
+  }
+
+  /** Another process has committed since the writer looked last. */
+  countForeign(): void {
+    Atomics.add(this.#counts, FOREIGN, 1);
   }
 
   #count(contents: boolean): void {

@@ -91,31 +91,62 @@ export class ReadCache {
   }
 }
 
+/** Where commits of other processes than this gateway show. */
+export interface CommitSources {
+  /** Commits of the writer that have begun and ended so far: odd while one is under way. */
+  readonly own: () => number;
+  /** A number of the database that differs when anybody, the writer included, has committed; asking costs more than all else of a read. */
+  readonly anybody: () => number;
+  /** How often the writer, whom its own commits do not mislead, found that somebody else had committed. */
+  readonly foundByWriter: () => number;
+  /** Lets the writer look. */
+  readonly look: () => void;
+  /** Milliseconds that only grow. */
+  readonly now?: () => number;
+}
+
 /**
- * The version of a database that one writer changes: its own commits count at once, those of a foreign process (an
- * operator's tool) within {@link FOREIGN_CHECK_MS}, since asking the database costs more than all else of a read.
- *
- * @param own settled commits of the writer, @param foreign what the database itself says.
+ * Notices that a foreign process (an operator's tool) has committed, within {@link FOREIGN_CHECK_MS} or, when the writer commits
+ * at the same time, as soon as it has looked.
  */
-export function databaseVersion(
-  own: () => number | undefined,
-  foreign: () => number,
-  now: () => number = () => performance.now(),
-): () => number | undefined {
-  let asked = Number.NEGATIVE_INFINITY;
-  let last: number | undefined;
-  let changes = 0;
-  return () => {
+export class ForeignCommits {
+  readonly #sources: CommitSources;
+  #asked = Number.NEGATIVE_INFINITY;
+  #anybody: number | undefined;
+  #own = 0;
+  #noticed = 0;
+
+  constructor(sources: CommitSources) {
+    this.#sources = sources;
+  }
+
+  /** Grows with every time that there was one. */
+  get count(): number {
+    const { own, anybody, foundByWriter, look, now = () => performance.now() } = this.#sources;
     const time = now();
-    if (time - asked >= FOREIGN_CHECK_MS) {
-      asked = time;
-      const version = foreign();
-      if (version !== last) changes += 1;
-      last = version;
+    if (time - this.#asked >= FOREIGN_CHECK_MS) {
+      this.#asked = time;
+      const version = anybody();
+      const commits = own();
+      if (this.#anybody !== undefined && version !== this.#anybody) {
+        const alone = commits === this.#own && commits % 2 === 0;
+        if (alone) this.#noticed += 1;
+        else look();
+      }
+      this.#anybody = version;
+      this.#own = commits;
     }
-    const commits = own();
+    return this.#noticed + foundByWriter();
+  }
+}
+
+/** The version of a database that one writer changes: `settled` commits of it count at once, those of others once they are noticed. */
+export function databaseVersion(settled: () => number | undefined, foreign: () => number): () => number | undefined {
+  return () => {
+    const others = foreign();
+    const commits = settled();
     // Both only grow, so their sum changes with either.
-    return commits === undefined ? undefined : commits + changes;
+    return commits === undefined ? undefined : commits + others;
   };
 }
 

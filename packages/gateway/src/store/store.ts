@@ -6,7 +6,7 @@ import { intentRepository } from "./intents.ts";
 import { operationRepository } from "./operations.ts";
 import { policyRepository } from "./policies.ts";
 import { providerRepository } from "./providers.ts";
-import { databaseVersion, ReadCache } from "./read-cache.ts";
+import { databaseVersion, ForeignCommits, ReadCache } from "./read-cache.ts";
 import { sandboxRepository } from "./sandboxes.ts";
 import { secretRepository } from "./secrets.ts";
 import { settingsRepository } from "./settings.ts";
@@ -30,8 +30,14 @@ export async function openStore(path: string, reserve?: ReserveUse): Promise<Sto
   const writer = await Writer.open(path, reserve);
   const reader = openReader(path);
   const { db } = reader;
+  const foreign = new ForeignCommits({
+    own: () => writer.commits.own,
+    anybody: reader.version,
+    foundByWriter: () => writer.commits.foreign,
+    look: () => writer.look(),
+  });
   const whileOpen = (settled: () => number | undefined): (() => number | undefined) => {
-    const version = databaseVersion(settled, reader.version);
+    const version = databaseVersion(settled, () => foreign.count);
     return () => {
       reader.assertOpen();
       return version();

@@ -36,6 +36,7 @@ export class WriterCore {
   readonly #prepared = new Map<string, StatementSync>();
   readonly #reserve: Reserve | undefined;
   #gaveReserve = false;
+  #dataVersion: unknown;
 
   /** `busyTimeoutMs`: how long another program's lock is waited for. */
   constructor(path: string, commits: Commits = new Commits(), busyTimeoutMs = BUSY_TIMEOUT_MS, reserve?: Reserve) {
@@ -47,6 +48,7 @@ export class WriterCore {
         // A savepoint's journal is a temporary file otherwise: a process without descriptors could store nothing.
         " pragma temp_store = memory",
     );
+    this.#dataVersion = this.#readDataVersion();
   }
 
   /**
@@ -84,9 +86,21 @@ export class WriterCore {
     return whole;
   }
 
+  /** On this connection the number differs exactly when somebody else has committed: https://www.sqlite.org/pragma.html#pragma_data_version */
+  lookForOthers(): void {
+    const version = this.#readDataVersion();
+    if (version !== this.#dataVersion) this.#commits.countForeign();
+    this.#dataVersion = version;
+  }
+
+  #readDataVersion(): unknown {
+    return this.#prepare("pragma data_version").get()?.["data_version"];
+  }
+
   #runGroup(batches: readonly Batch[]): readonly BatchOutcome[] {
     try {
       this.#database.exec("begin immediate");
+      this.lookForOthers();
       const outcomes = batches.map((batch) => this.#runBatch(batch));
       this.#commit(batches.some(changesContents));
       return outcomes;

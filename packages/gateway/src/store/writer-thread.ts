@@ -20,8 +20,8 @@ const FIRST_LOOK_MS = 500;
 /** Between two looks whether there is room for the reserve. Milliseconds. */
 const LOOK_MS = 5_000;
 
-/** To the thread: a group to write, or the order to close. */
-export type WriterRequest = { readonly batches: readonly Batch[] } | { readonly close: true };
+/** To the thread: a group to write, to look whether other processes have committed, or the order to close. */
+export type WriterRequest = { readonly batches: readonly Batch[] } | { readonly look: true } | { readonly close: true };
 /** From the thread. */
 export type WriterReply =
   | { readonly opened: true }
@@ -44,7 +44,8 @@ port.on("message", (request: WriterRequest) => {
     core.close();
     reply({ closed: true });
     port.close();
-  } else {
+  } else if ("look" in request) core.lookForOthers();
+  else {
     const before = core.gaveReserve;
     reply({ outcomes: core.run(request.batches) });
     if (core.gaveReserve && !before) {

@@ -104,6 +104,11 @@ export class Writer implements AsyncDisposable {
     }) as CommandResults<Commands>;
   }
 
+  /** Lets the thread look whether other processes have committed; {@link commits} counts it. */
+  look(): void {
+    if (this.#lost === undefined && this.#closed === undefined) this.#post({ look: true });
+  }
+
   /** Waits for what was submitted, closes the file, ends the thread. */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed ??= this.#close();
