@@ -1,5 +1,9 @@
+import { readdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
 import type { Boundary } from "@openshell/boundary";
 import type { DriverEvent, SandboxIntent, StartedSandbox } from "@openshell/drivers/driver.ts";
+import { ownCgroups } from "@openshell/drivers/local/cgroups.ts";
+import { shortId } from "@openshell/drivers/local/launch.ts";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { TestInternet } from "../../support/internet/index.ts";
 import { confine, type DriverBench, openBench, shell } from "../../support/local-driver.ts";
@@ -31,6 +35,17 @@ describe("limits that the kernel counts", () => {
     watching.abort();
     await boundary?.[Symbol.asyncDispose]();
     await bench?.[Symbol.asyncDispose]();
+  });
+
+  test("processor: a sandbox stands back behind everything else, where its cgroup can say so", async () => {
+    const { unified, unifiedControllers, v1 } = ownCgroups();
+    const inV2 = unifiedControllers.includes("cpu");
+    const parent = inV2 ? unified! : v1.get("cpu")!;
+    const own = readdirSync(parent).filter((name) => name.endsWith(`-${shortId(started.sandboxId)}`));
+    const weights = own.map((name) =>
+      Number(readFileSync(join(parent, name, inV2 ? "cpu.weight" : "cpu.shares"), "utf8")),
+    );
+    expect(weights).toEqual(inMode({ root: [inV2 ? 25 : 256], user: [] }));
   });
 
   test("processes: forks are refused as root and as a user; memory: what takes too much is ended", async () => {

@@ -64,6 +64,7 @@ describe("makeCgroups", () => {
     expect(read("memory", "s", "memory.limit_in_bytes")).toBe("67108864");
     expect(read("pids", "s", "pids.max")).toBe("100");
     expect([read("cpu", "s", "cpu.cfs_period_us"), read("cpu", "s", "cpu.cfs_quota_us")]).toEqual(["100000", "150000"]);
+    expect(read("cpu", "s", "cpu.shares")).toBe("256");
     expect(made.isolation.map((layer) => [layer.name, layer.enforced])).toEqual([
       ["limit_memory", true],
       ["limit_cpu", true],
@@ -83,6 +84,7 @@ describe("makeCgroups", () => {
     });
     expect([read("unified", "s", "memory.max"), read("unified", "s", "memory.swap.max")]).toEqual(["67108864", "0"]);
     expect(read("unified", "s", "cpu.max")).toBe("150000 100000");
+    expect(read("unified", "s", "cpu.weight")).toBe("25");
     expect(made.freezer).toEqual({ kind: "v2", folder: join(base, "unified", "s") });
     expect(made.folders).toEqual([join(base, "unified", "s")]);
     expect(made.isolation.every((layer) => layer.enforced && layer.detail.endsWith("cgroup v2"))).toBe(true);
@@ -106,6 +108,7 @@ describe("makeCgroups", () => {
       unified: join(mount, "openshell"),
       unifiedControllers: ["memory", "cpu", "pids"],
     });
+    expect(read("unified", "openshell", "cpu.weight")).toBe("25");
   });
   it("stays in its own cgroup where that passes controllers on, or where nothing better can be made", () => {
     const mount = join(base, "unified");
@@ -150,7 +153,7 @@ describe("makeCgroups", () => {
     const unlimited = { memoryBytes: undefined, cpuMillis: undefined, pids: 9 };
     const made = makeCgroups("s", unlimited, { unified: undefined, unifiedControllers: [], v1: v1("cpu", "pids") });
     expect(made.folders).toEqual([join(base, "pids", "s"), join(base, "cpu", "s")]);
-    expect(readdirSync(join(base, "cpu", "s"))).toEqual([]);
+    expect(readdirSync(join(base, "cpu", "s"))).toEqual(["cpu.shares"]);
     const places = { unified: join(base, "unified"), unifiedControllers: ["cpu", "pids"], v1: v1("cpu") };
     expect(makeCgroups("t", unlimited, places).folders).toEqual([join(base, "unified", "t")]);
   });

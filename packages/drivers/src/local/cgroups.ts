@@ -35,6 +35,14 @@ type Controller = "memory" | "cpu" | "pids";
 
 /** One CPU period of 100 ms, the kernel's default for both versions. */
 const CPU_PERIOD_US = 100_000;
+/**
+ * What a sandbox weighs where several want the processor, as a part of what everything else does: its supervisor, which others
+ * share, and the owner's own work come first. Nothing changes while a processor is free.
+ */
+const GUEST_WEIGHT = 1 / 4;
+/** The kernel's defaults: https://docs.kernel.org/admin-guide/cgroup-v2.html (cpu.weight), cgroup-v1 cpu.shares. */
+const CPU_WEIGHT = 100;
+const CPU_SHARES = 1_024;
 
 /**
  * Finds this process's cgroups from the texts of /proc/self/mountinfo and /proc/self/cgroup. Making folders below one's
@@ -98,6 +106,8 @@ export function usableCgroups(places: CgroupPlaces): CgroupPlaces {
   if (!tryDo(() => mkdirSync(top), ["EEXIST"])) return here;
   passOn(unifiedMount, offered);
   const there = passOn(top, offered);
+  // Only what stands beside it up there is weighed against it.
+  if (there.includes("cpu")) weighLess(top, true);
   if (there.length > own.length) return { ...places, unified: top, unifiedControllers: there };
   tryDo(() => rmdirSync(top));
   return here;
@@ -143,9 +153,10 @@ export function makeCgroups(name: string, limits: CgroupLimits, places: CgroupPl
 
   /** The scheduler divides time between groups before it does between processes: a fork bomb weighs as much as one sandbox. */
   function shareProcessor(): void {
-    if (v2 !== undefined && places.unifiedControllers.includes("cpu")) return;
+    const inV2 = v2 !== undefined && places.unifiedControllers.includes("cpu");
     const parent = places.v1.get("cpu");
-    if (parent !== undefined) make(parent);
+    const folder = inV2 || parent === undefined ? v2 : make(parent);
+    if (folder !== undefined) weighLess(folder, inV2);
   }
 
   function limit(controller: Controller, value: string | undefined): IsolationLayer | undefined {
@@ -201,6 +212,11 @@ function enableController(parent: string, controller: Controller): void {
   const leaf = join(parent, "openshell-gateway");
   if (!tryDo(() => mkdirSync(leaf), ["EEXIST"])) return;
   if (tryDo(() => writeFileSync(join(leaf, "cgroup.procs"), String(process.pid)))) enable();
+}
+
+function weighLess(folder: string, v2: boolean): void {
+  const [file, weight] = v2 ? ["cpu.weight", CPU_WEIGHT] : ["cpu.shares", CPU_SHARES];
+  tryDo(() => writeFileSync(join(folder, file), String(weight * GUEST_WEIGHT)));
 }
 
 function setLimit(folder: string, controller: Controller, value: string, v2: boolean): boolean {
