@@ -58,15 +58,16 @@ const boundBy = new WeakMap<SandboxPolicy, Bindings>();
 function findBindings(policy: SandboxPolicy): Bindings {
   const byProvider = new Map<string, Map<string, CredentialEndpoint>>();
   for (const rule of Object.values(policy.networkPolicies)) {
-    for (const endpoint of rule.endpoints) {
-      const provider = endpoint.credentialBinding?.provider ?? "";
-      if (provider === "" || endpoint.host === "") continue;
+    for (const bound of rule.endpoints) {
+      const provider = bound.credentialBinding?.provider ?? "";
+      if (provider === "" || bound.host === "") continue;
       const found = byProvider.get(provider) ?? new Map<string, CredentialEndpoint>();
       byProvider.set(provider, found);
-      const host = endpoint.host.toLowerCase().replace(/\.$/, "");
-      const path = ["", "**", "/**"].includes(endpoint.path) ? "" : endpoint.path;
-      for (const port of endpoint.ports.length > 0 ? endpoint.ports : [endpoint.port]) {
-        found.set(JSON.stringify([host, port, path]), create(CredentialEndpointSchema, { host, port, path }));
+      const host = bound.host.toLowerCase().replace(/\.$/, "");
+      const path = ["", "**", "/**"].includes(bound.path) ? "" : bound.path;
+      for (const port of bound.ports.length > 0 ? bound.ports : [bound.port]) {
+        const endpoint = Object.freeze(create(CredentialEndpointSchema, { host, port, path }));
+        found.set(JSON.stringify([host, port, path]), endpoint);
       }
     }
   }

@@ -1,9 +1,10 @@
 import { fromBinary, toBinary } from "@bufbuild/protobuf";
 import { ConfigSnapshotRevisionSchema, ProviderMutationReceiptSchema } from "@openshell/api";
-import { type Kysely, type Selectable, sql } from "kysely";
+import { type Selectable, sql } from "kysely";
 import { type Command, command, type Statement, statement } from "./command.ts";
 import { asText, optionalNumber } from "./rows.ts";
-import type { ConfigOperationTable, Tables } from "./schema.ts";
+import type { ConfigOperationTable } from "./schema.ts";
+import type { Queries } from "./sqlite.ts";
 import { Templates } from "./templates.ts";
 import {
   KEPT_OPERATIONS,
@@ -18,11 +19,11 @@ const SUBJECT = "operation";
 /** Ids in a statement whose text is kept. */
 const MAX_TEMPLATE_IDS = 8;
 
-export function operationRepository(db: Kysely<Tables>): OperationRepository {
+export function operationRepository({ db, rows }: Queries): OperationRepository {
   const templates = new Templates();
-  const rows = () => db.selectFrom("config_operations").selectAll();
+  const all = () => db.selectFrom("config_operations").selectAll();
   // Asked at every outcome and observation: building a query costs more than running it.
-  const selectPending = rows()
+  const selectPending = all()
     .where("sandbox_id", "=", asText(""))
     .where("state", "=", asText("pending"))
     .orderBy("position")
@@ -81,18 +82,14 @@ export function operationRepository(db: Kysely<Tables>): OperationRepository {
 
   return {
     async get(operationId) {
-      const row = await rows().where("operation_id", "=", operationId).executeTakeFirst();
+      const row = await all().where("operation_id", "=", operationId).executeTakeFirst();
       return row && fromRow(row);
     },
     async pending(sandboxId) {
-      const found = await db.executeQuery<Selectable<ConfigOperationTable>>({
-        ...selectPending,
-        parameters: [sandboxId, "pending"],
-      });
-      return found.rows.map(fromRow);
+      return rows(selectPending, [sandboxId, "pending"]).map(fromRow);
     },
     async list(sandboxId, { limit }) {
-      const found = await rows()
+      const found = await all()
         .where("sandbox_id", "=", asText(sandboxId))
         .orderBy("position", "desc")
         .limit(limit)

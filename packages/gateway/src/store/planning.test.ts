@@ -4,9 +4,9 @@ import { join } from "node:path";
 import { constants, DatabaseSync, type StatementSync } from "node:sqlite";
 import { create } from "@bufbuild/protobuf";
 import { ConfigSnapshotRevisionSchema, SandboxPolicySchema, SandboxStatusSchema } from "@openshell/api";
-import { Kysely, SqliteDialect } from "kysely";
+import { type CompiledQuery, Kysely, SqliteDialect } from "kysely";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import type { Command } from "./command.ts";
+import type { Command, SqlValue } from "./command.ts";
 import { operationRepository } from "./operations.ts";
 import { policyRepository } from "./policies.ts";
 import { providerRepository } from "./providers.ts";
@@ -14,7 +14,7 @@ import { ReadCache } from "./read-cache.ts";
 import { sandboxRepository } from "./sandboxes.ts";
 import type { Tables } from "./schema.ts";
 import { settingsRepository } from "./settings.ts";
-import { prepareDatabase } from "./sqlite.ts";
+import { prepareDatabase, type Queries } from "./sqlite.ts";
 
 type Values = (string | number | bigint | Uint8Array | null)[];
 
@@ -22,7 +22,7 @@ type Values = (string | number | bigint | Uint8Array | null)[];
 describe("statements of every delivery", () => {
   let folder: string;
   let database: DatabaseSync;
-  let db: Kysely<Tables>;
+  let queries: Queries;
   let asked = 0;
   const prepared = new Map<string, StatementSync>();
   const prepare = (sql: string): StatementSync => {
@@ -50,7 +50,11 @@ describe("statements of every delivery", () => {
       }),
       close: () => {},
     };
-    db = new Kysely<Tables>({ dialect: new SqliteDialect({ database: connection }) });
+    queries = {
+      db: new Kysely<Tables>({ dialect: new SqliteDialect({ database: connection }) }),
+      rows: <Row>({ sql }: CompiledQuery<Row>, values: readonly SqlValue[]) =>
+        prepare(sql).all(...(values as Values)) as Row[],
+    };
   });
   afterEach(() => {
     prepared.clear();
@@ -80,23 +84,23 @@ describe("statements of every delivery", () => {
   const result = { outcome: 1, error: "" };
 
   it.each<[string, () => (id: string) => unknown]>([
-    ["the newest policy", () => (id) => policyRepository(db).latest(id)],
-    ["settings", () => (id) => settingsRepository(db, uncached()).get(id)],
-    ["open operations", () => (id) => operationRepository(db).pending(id)],
-    ["a sandbox", () => (id) => sandboxRepository(db, uncached()).byId(id)],
-    ["a sandbox by name", () => (id) => sandboxRepository(db, uncached()).byName("default", id)],
-    ["sandboxes of a provider", () => (id) => sandboxRepository(db, uncached()).usingProvider("default", id)],
-    ["a provider", () => (id) => providerRepository(db, uncached()).byName("default", id)],
-    ["credentials", () => (id) => providerRepository(db, uncached()).credentials(id)],
-    ["a policy's addition", () => (id) => write(policyRepository(db).append({ scope: id, ...revision }))],
-    ["a policy's status", () => (id) => write(policyRepository(db).setStatus(id, 1, "loaded", at))],
-    ["a setting", () => (id) => write(settingsRepository(db, uncached()).set(id, "k", id))],
-    ["an operation", () => (id) => write(operationRepository(db).record([operation(id, id)], at))],
-    ["an operation's end", () => (id) => write(operationRepository(db).finish([id], "applied", result, at))],
+    ["the newest policy", () => (id) => policyRepository(queries).latest(id)],
+    ["settings", () => (id) => settingsRepository(queries, uncached()).get(id)],
+    ["open operations", () => (id) => operationRepository(queries).pending(id)],
+    ["a sandbox", () => (id) => sandboxRepository(queries, uncached()).byId(id)],
+    ["a sandbox by name", () => (id) => sandboxRepository(queries, uncached()).byName("default", id)],
+    ["sandboxes of a provider", () => (id) => sandboxRepository(queries, uncached()).usingProvider("default", id)],
+    ["a provider", () => (id) => providerRepository(queries, uncached()).byName("default", id)],
+    ["credentials", () => (id) => providerRepository(queries, uncached()).credentials(id)],
+    ["a policy's addition", () => (id) => write(policyRepository(queries).append({ scope: id, ...revision }))],
+    ["a policy's status", () => (id) => write(policyRepository(queries).setStatus(id, 1, "loaded", at))],
+    ["a setting", () => (id) => write(settingsRepository(queries, uncached()).set(id, "k", id))],
+    ["an operation", () => (id) => write(operationRepository(queries).record([operation(id, id)], at))],
+    ["an operation's end", () => (id) => write(operationRepository(queries).finish([id], "applied", result, at))],
     [
       "a sandbox's status",
       () => (id) =>
-        write(sandboxRepository(db, uncached()).update(id, 1n, { status: create(SandboxStatusSchema, {}) })),
+        write(sandboxRepository(queries, uncached()).update(id, 1n, { status: create(SandboxStatusSchema, {}) })),
     ],
   ])("%s: planned once", async (_, statements) => {
     const run = statements();

@@ -1,12 +1,13 @@
 import { create, fromBinary, toBinary } from "@bufbuild/protobuf";
 import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
-import { type Kysely, type Selectable, sql } from "kysely";
+import { type Selectable, sql } from "kysely";
 import { command, statement } from "./command.ts";
 import { damagedText, RowReader } from "./damaged-row.ts";
 import { deepFreeze } from "./frozen.ts";
 import { WeightedCache } from "./read-cache.ts";
 import { asText, optionalNumber } from "./rows.ts";
-import type { PolicyTable, Tables } from "./schema.ts";
+import type { PolicyTable } from "./schema.ts";
+import type { Queries } from "./sqlite.ts";
 import { Templates } from "./templates.ts";
 import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types.ts";
 
@@ -18,7 +19,7 @@ const DECODED_BYTES = 8;
 const DECODED_POLICY_BYTES = 4 * 1024 * 1024;
 
 /** Policies that it gives are shared and therefore frozen. */
-export function policyRepository(db: Kysely<Tables>): PolicyRepository {
+export function policyRepository({ db, rows }: Queries): PolicyRepository {
   const templates = new Templates();
   const decoded = new WeightedCache<SandboxPolicy>(DECODED_POLICY_BYTES);
   /** Read for every snapshot, and the same for many sandboxes: decoded once, by its bytes. */
@@ -42,8 +43,8 @@ export function policyRepository(db: Kysely<Tables>): PolicyRepository {
       .where("status", "in", CURRENT);
   return {
     async latest(scope) {
-      const { rows } = await db.executeQuery<Selectable<PolicyTable>>({ ...selectLatest, parameters: [scope] });
-      return rows[0] && fromRow(rows[0], policyOf);
+      const [row] = rows(selectLatest, [scope]);
+      return row && fromRow(row, policyOf);
     },
     async get(scope, version) {
       const row = await newest(scope).where("version", "=", version).executeTakeFirst();

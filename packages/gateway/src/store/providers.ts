@@ -16,25 +16,26 @@ import {
   objectFields,
   optionalNumber,
 } from "./rows.ts";
-import type { CredentialTable, ProviderTable, Tables } from "./schema.ts";
+import type { ProviderTable, Tables } from "./schema.ts";
+import type { Queries } from "./sqlite.ts";
 import type { CredentialFacts, ProviderRecord, ProviderRepository, SealedCredential } from "./types.ts";
 
 /** `cache`: lasts until providers change. */
-export function providerRepository(db: Kysely<Tables>, cache: ReadCache): ProviderRepository {
-  const complete = async (rows: readonly Selectable<ProviderTable>[]): Promise<readonly ProviderRecord[]> => {
-    if (rows.length === 0) return [];
+export function providerRepository({ db, rows }: Queries, cache: ReadCache): ProviderRepository {
+  const complete = async (found: readonly Selectable<ProviderTable>[]): Promise<readonly ProviderRecord[]> => {
+    if (found.length === 0) return [];
     const facts = await db
       .selectFrom("provider_credentials")
       .select(["provider_id", "key", "version", "expires_at"])
       .where(
         "provider_id",
         "in",
-        rows.map((row) => row.id),
+        found.map((row) => row.id),
       )
       .orderBy("key")
       .execute();
     const byProvider = Map.groupBy(facts, (fact) => fact.provider_id);
-    return rows.map((row) => {
+    return found.map((row) => {
       const reader = new RowReader();
       const fields = objectFields(row, reader);
       const config = reader.texts("config", row.config);
@@ -75,11 +76,8 @@ export function providerRepository(db: Kysely<Tables>, cache: ReadCache): Provid
       return cache.read(
         `provider ${JSON.stringify([workspace, name])}`,
         async () => {
-          const { rows } = await db.executeQuery<Selectable<ProviderTable>>({
-            ...selectByName,
-            parameters: [workspace, name],
-          });
-          return deepFreeze((await complete(rows))[0]);
+          const found = rows(selectByName, [workspace, name]);
+          return deepFreeze((await complete(found))[0]);
         },
         (record) => (record === undefined ? 0 : bytesOf(record)),
       );
@@ -96,11 +94,7 @@ export function providerRepository(db: Kysely<Tables>, cache: ReadCache): Provid
       return cache.read(
         `credentials ${providerId}`,
         async () => {
-          const { rows } = await db.executeQuery<Selectable<CredentialTable>>({
-            ...selectCredentials,
-            parameters: [providerId],
-          });
-          const credentials = rows.map((row) => ({
+          const credentials = rows(selectCredentials, [providerId]).map((row) => ({
             key: row.key,
             version: BigInt(row.version),
             expiresAt: optionalNumber(row.expires_at),

@@ -54,7 +54,7 @@ function sandbox(name: string, createdAt = 1000): NewSandbox {
 /** The same reads without anything kept. */
 const fresh = () => {
   let changes = 0;
-  return sandboxRepository(reader.db, new ReadCache(() => ++changes, 0));
+  return sandboxRepository(reader, new ReadCache(() => ++changes, 0));
 };
 
 /** Numbers from 0 to 1 that are the same in each run. */

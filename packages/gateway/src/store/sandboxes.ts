@@ -23,6 +23,7 @@ import {
   objectFields,
 } from "./rows.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
+import type { Queries } from "./sqlite.ts";
 import { Templates } from "./templates.ts";
 import type { SandboxPatch, SandboxRecord, SandboxRepository } from "./types.ts";
 
@@ -39,7 +40,7 @@ const ENDS: ReadonlySet<SandboxPhase> = new Set([
 ]);
 
 /** Records that it gives are shared and therefore frozen. */
-export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): SandboxRepository {
+export function sandboxRepository({ db, rows }: Queries, cache: ReadCache): SandboxRepository {
   const templates = new Templates();
   const records = new DecodedSandboxes();
   const fromRow = (row: Selectable<SandboxTable>): SandboxRecord => records.of(row);
@@ -50,16 +51,15 @@ export function sandboxRepository(db: Kysely<Tables>, cache: ReadCache): Sandbox
   const versions = db.selectFrom("sandboxes").select(["id", "resource_version"]);
   const versionById = versions.where("id", "=", "").compile();
   const versionByName = versions.where("workspace", "=", "").where("name", "=", "").compile();
-  type Version = Pick<Selectable<SandboxTable>, "id" | "resource_version">;
 
   /** Reads no more than a version where what it names is known. */
   const read = async (query: typeof versionById, parameters: readonly string[]): Promise<SandboxRecord | undefined> => {
-    const [version] = (await db.executeQuery<Version>({ ...query, parameters })).rows;
+    const [version] = rows(query, parameters);
     if (version === undefined) return undefined;
     const known = records.known(version);
     if (known !== undefined) return known;
-    const { rows } = await db.executeQuery<Selectable<SandboxTable>>({ ...selectById, parameters: [version.id] });
-    return rows[0] && fromRow(rows[0]);
+    const [row] = rows(selectById, [version.id]);
+    return row && fromRow(row);
   };
 
   return {

@@ -1,8 +1,9 @@
-import type { Kysely, Selectable } from "kysely";
+import type { Selectable } from "kysely";
 import { type Command, type Statement, statement } from "./command.ts";
 import type { ReadCache } from "./read-cache.ts";
 import { asText } from "./rows.ts";
-import type { SettingScopeTable, Tables } from "./schema.ts";
+import type { SettingScopeTable } from "./schema.ts";
+import type { Queries } from "./sqlite.ts";
 import type { SettingsRepository, SettingValue } from "./types.ts";
 
 /** A scope with one of its values; a scope without any has one row. */
@@ -11,7 +12,7 @@ type SettingRow = Pick<Selectable<SettingScopeTable>, "revision"> & {
 };
 
 /** `cache`: lasts until settings change. */
-export function settingsRepository(db: Kysely<Tables>, cache: ReadCache): SettingsRepository {
+export function settingsRepository({ db, rows }: Queries, cache: ReadCache): SettingsRepository {
   /** Adds the statement that counts the scope's revision up and makes that the result. */
   const revised = (scope: string, change: Statement): Command<bigint> => {
     const count = db
@@ -38,11 +39,11 @@ export function settingsRepository(db: Kysely<Tables>, cache: ReadCache): Settin
       return cache.read(
         `settings ${scope}`,
         async () => {
-          const { rows } = await db.executeQuery<SettingRow>({ ...select, parameters: [scope] });
-          const values = rows.flatMap(({ key, type, value }) =>
+          const found: readonly SettingRow[] = rows(select, [scope]);
+          const values = found.flatMap(({ key, type, value }) =>
             key === null || type === null || value === null ? [] : [[key, decode(type, value)] as const],
           );
-          return { revision: BigInt(rows[0]?.revision ?? 0), values: new Map(values) };
+          return { revision: BigInt(found[0]?.revision ?? 0), values: new Map(values) };
         },
         ({ values }) => [...values].reduce((sum, [key, value]) => sum + key.length + String(value).length, 0),
       );

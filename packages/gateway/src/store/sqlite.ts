@@ -2,7 +2,8 @@ import { closeSync, constants, fchmodSync, fstatSync, lstatSync, openSync, readd
 import { dirname, join } from "node:path";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import { RuntimeError, systemCode } from "@openshell/base";
-import { Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement, sql } from "kysely";
+import { type CompiledQuery, Kysely, type SqliteDatabase, SqliteDialect, type SqliteStatement, sql } from "kysely";
+import type { SqlValue } from "./command.ts";
 import { StoreError } from "./errors.ts";
 import { type MigrationTarget, migrate, refuseNewer } from "./migrate.ts";
 import type { Tables } from "./schema.ts";
@@ -108,10 +109,15 @@ function checkWhole(path: string, size: number): void {
   }
 }
 
-/** A connection that can only read. */
-export interface Reader extends Disposable {
-  /** Rows show every transaction committed before the query began. */
+/** What repositories read with. Rows show every transaction committed before the query began. */
+export interface Queries {
   readonly db: Kysely<Tables>;
+  /** The rows of a query that was built once, for these parameters, at once: for what is asked all the time. */
+  readonly rows: <Row>(query: CompiledQuery<Row>, parameters: readonly SqlValue[]) => readonly Row[];
+}
+
+/** A connection that can only read. */
+export interface Reader extends Queries, Disposable {
   /**
    * A number that differs from the last one when anything was committed in between, by whatever process.
    * https://www.sqlite.org/pragma.html#pragma_data_version
@@ -130,6 +136,8 @@ export function openReader(path: string): Reader {
   const db = new Kysely<Tables>({ dialect: new SqliteDialect({ database }) });
   return {
     db,
+    rows: <Row>({ sql: text }: CompiledQuery<Row>, parameters: readonly SqlValue[]) =>
+      database.prepare(text).all(parameters) as Row[],
     assertOpen,
     version: () => (database.prepare("pragma data_version").all([])[0] as { data_version: number }).data_version,
     probe: () => void database.prepare("select count(*) from workspaces").all([]),

@@ -49,21 +49,21 @@ export async function openStore(path: string, reserve?: ReserveUse): Promise<Sto
   );
   const contentsVersion = whileOpen(() => writer.commits.settledContents);
   const contents = new ReadCache(contentsVersion, CONTENTS_CACHE_BYTES);
-  const sandboxes = sandboxRepository(db, cache);
+  const sandboxes = sandboxRepository(reader, cache);
   const write: Store["write"] = (...commands) => writer.write(...commands);
 
   return {
-    workspaces: workspaceRepository(db, cache),
+    workspaces: workspaceRepository(reader, cache),
     sandboxes,
-    policies: policyRepository(db),
-    settings: settingsRepository(db, contents),
-    providers: providerRepository(db, contents),
+    policies: policyRepository(reader),
+    settings: settingsRepository(reader, contents),
+    providers: providerRepository(reader, contents),
     secrets: secretRepository(db),
     admissions: admissionRepository(db),
     hosts: hostRepository(db),
     intents: intentRepository(db),
     idBlocks: idBlockRepository(db),
-    operations: operationRepository(db),
+    operations: operationRepository(reader),
     write,
     async modifySandbox(id, mutate) {
       for (let attempt = 1; ; attempt++) {

@@ -1,13 +1,14 @@
-import { type Kysely, type Selectable, sql } from "kysely";
+import { type Selectable, sql } from "kysely";
 import { command, statement } from "./command.ts";
 import { deepFreeze } from "./frozen.ts";
 import type { ReadCache } from "./read-cache.ts";
 import { CONFLICT, labelConditions, labelStatements, objectColumns, objectFields } from "./rows.ts";
-import type { Tables, WorkspaceTable } from "./schema.ts";
+import type { WorkspaceTable } from "./schema.ts";
+import type { Queries } from "./sqlite.ts";
 import type { WorkspacePhaseName, WorkspaceRecord, WorkspaceRepository } from "./types.ts";
 
 /** The record that `get` gives is shared and therefore frozen. */
-export function workspaceRepository(db: Kysely<Tables>, cache: ReadCache): WorkspaceRepository {
+export function workspaceRepository({ db, rows }: Queries, cache: ReadCache): WorkspaceRepository {
   const select = db.selectFrom("workspaces").selectAll().where("name", "=", "").compile();
 
   return {
@@ -15,8 +16,8 @@ export function workspaceRepository(db: Kysely<Tables>, cache: ReadCache): Works
       return cache.read(
         `workspace ${name}`,
         async () => {
-          const { rows } = await db.executeQuery<Selectable<WorkspaceTable>>({ ...select, parameters: [name] });
-          return rows[0] && deepFreeze(fromRow(rows[0]));
+          const [row] = rows(select, [name]);
+          return row && deepFreeze(fromRow(row));
         },
         (record) => (record === undefined ? 0 : JSON.stringify([record.labels, record.annotations]).length),
       );
