@@ -80,15 +80,20 @@ describe("endpoints that contradict each other", () => {
   });
 
   it("stays bounded with many overlapping endpoints", () => {
-    const endpoints = Array.from(
-      { length: 9000 },
-      (_, n) => `{host: a.example, port: 443, path: /p${n}, protocol: rest, access: full}`,
-    );
-    const started = performance.now();
-    const result = parsePolicy(`{version: 1, network_policies: {r: {endpoints: [${endpoints}], binaries: [/x]}}}`);
-    expect(result.ok).toBe(false);
+    const parsed = (host: (n: number) => string) => {
+      const endpoint = (n: number) => `{host: ${host(n)}, port: 443, path: /p${n}, protocol: rest, access: full}`;
+      const endpoints = Array.from({ length: 9000 }, (_, n) => endpoint(n));
+      const text = `{version: 1, network_policies: {r: {endpoints: [${endpoints}], binaries: [/x]}}}`;
+      const started = performance.now();
+      return { result: parsePolicy(text), took: () => performance.now() - started };
+    };
+    const apart = parsed((n) => `a${n}.example`);
+    const reading = apart.took();
+    expect(apart.result.ok).toBe(true);
+    const { result, took } = parsed(() => "a.example");
+    // Beside reading as many: what compares all of them for ever takes a hundred times as long.
+    expect(took()).toBeLessThan(10 * reading);
     expect(result.ok ? "" : result.violations[0]?.message).toContain("too many overlapping endpoints");
-    expect(performance.now() - started).toBeLessThan(8000);
   });
 });
 

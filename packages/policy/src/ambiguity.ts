@@ -29,8 +29,8 @@ interface Item {
   readonly connection: Facts;
   /** Undefined when the endpoint has no say about requests. */
   readonly request: Facts | undefined;
-  /** Equal classes cannot contradict each other. */
-  readonly class: string;
+  /** Equal classes cannot contradict each other. A number: pairs are very many, and equal texts are slow to tell apart. */
+  readonly class: number;
 }
 
 export function findAmbiguities(policy: Policy): Ambiguity[] {
@@ -38,17 +38,19 @@ export function findAmbiguities(policy: Policy): Ambiguity[] {
   const found: Ambiguity[] = [];
   const reported = new Set<string>();
   let pairs = 0;
-  const compare = (a: Item, b: Item, overlap: boolean): void => {
+  const compare = (a: Item, b: Item, overlap: boolean): boolean => {
     pairs += 1;
-    if (a.class === b.class || pairs > PolicyLimit.ambiguityPairs || found.length >= PolicyLimit.ambiguities) return;
+    if (pairs > PolicyLimit.ambiguityPairs || found.length >= PolicyLimit.ambiguities) return false;
+    if (a.class === b.class) return true;
     const key = a.id < b.id ? `${a.id} ${b.id}` : `${b.id} ${a.id}`;
-    if (reported.has(key) || (!overlap && !hostPatternsOverlap(a.host, b.host))) return;
+    if (reported.has(key) || (!overlap && !hostPatternsOverlap(a.host, b.host))) return true;
     const fields = conflicts(a, b);
-    if (fields.length === 0) return;
+    if (fields.length === 0) return true;
     reported.add(key);
     found.push(a.id < b.id ? describe(a, b, fields) : describe(b, a, fields));
+    return true;
   };
-  for (const group of byPort(items).values()) comparePort(group, compare);
+  for (const group of byPort(items).values()) if (!comparePort(group, compare)) break;
   if (pairs > PolicyLimit.ambiguityPairs) {
     found.push({
       path: "network_policies",
@@ -59,7 +61,8 @@ export function findAmbiguities(policy: Policy): Ambiguity[] {
   return found;
 }
 
-function comparePort(group: readonly Item[], compare: (a: Item, b: Item, overlap: boolean) => void): void {
+/** Calls `compare` for pairs that may overlap, until it says that it has seen enough. False: it did. */
+function comparePort(group: readonly Item[], compare: (a: Item, b: Item, overlap: boolean) => boolean): boolean {
   const exact = new Map<string, Item[]>();
   const patterns: Item[] = [];
   const hostless: Item[] = [];
@@ -80,26 +83,33 @@ function comparePort(group: readonly Item[], compare: (a: Item, b: Item, overlap
   for (const [host, same] of exact) {
     const others = patterns.length === 0 ? [] : trie.find(host);
     for (const [at, item] of same.entries()) {
-      for (let next = at + 1; next < same.length; next += 1) compare(item, same[next] as Item, true);
-      for (const id of others) compare(item, byId.get(id) as Item, true);
+      for (let next = at + 1; next < same.length; next += 1) if (!compare(item, same[next] as Item, true)) return false;
+      for (const id of others) if (!compare(item, byId.get(id) as Item, true)) return false;
     }
   }
   for (const [at, item] of patterns.entries()) {
-    for (let next = at + 1; next < patterns.length; next += 1) compare(item, patterns[next] as Item, false);
+    for (let next = at + 1; next < patterns.length; next += 1)
+      if (!compare(item, patterns[next] as Item, false)) return false;
   }
   for (const [at, item] of hostless.entries()) {
-    for (const other of group) if (other.host !== "") compare(item, other, true);
-    for (let next = at + 1; next < hostless.length; next += 1) compare(item, hostless[next] as Item, true);
+    for (const other of group) if (other.host !== "" && !compare(item, other, true)) return false;
+    for (let next = at + 1; next < hostless.length; next += 1)
+      if (!compare(item, hostless[next] as Item, true)) return false;
   }
+  return true;
 }
 
 function collect(policy: Policy): Item[] {
   const items: Item[] = [];
+  const classes = new Map<string, number>();
   for (const [rule, { endpoints }] of policy.networkPolicies) {
     for (const [index, endpoint] of endpoints.entries()) {
       const connection = connectionFacts(endpoint);
       const request = requestFacts(endpoint);
       const path = normalisePathSelector(endpoint.path);
+      const facts = JSON.stringify([connection, request ?? null]);
+      const known = classes.get(facts) ?? classes.size;
+      classes.set(facts, known);
       items.push({
         id: items.length,
         rule,
@@ -110,7 +120,7 @@ function collect(policy: Policy): Item[] {
         specificity: pathSpecificity(endpoint.path),
         connection,
         request,
-        class: JSON.stringify([connection, request ?? null]),
+        class: known,
       });
     }
   }
