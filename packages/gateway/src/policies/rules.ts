@@ -1,5 +1,4 @@
 import { createHash } from "node:crypto";
-import { clone } from "@bufbuild/protobuf";
 import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api";
 import { canonicalBytes } from "@openshell/api/canonical.ts";
 
@@ -13,15 +12,15 @@ export function policyHash(policy: SandboxPolicy): string {
   return createHash("sha256").update(canonicalBytes(SandboxPolicySchema, policy)).digest("hex");
 }
 
-/** A copy without the marks that only the gateway may set; authors' values of them are ignored. */
+/**
+ * The policy without the marks that only the gateway may set; authors' values of them are ignored. What has none is shared with it.
+ */
 export function withoutGatewayMarks(policy: SandboxPolicy): SandboxPolicy {
-  const copy = clone(SandboxPolicySchema, policy);
-  for (const rule of Object.values(copy.networkPolicies)) {
-    for (const endpoint of rule.endpoints) {
-      endpoint.providerCredentialed = false;
-      endpoint.advisorProposed = false;
-      endpoint.tokenGrantOwner = "";
-    }
-  }
-  return copy;
+  const unmarked = Object.entries(policy.networkPolicies).map(([key, rule]) => {
+    const endpoints = rule.endpoints.map((endpoint) => ({ ...endpoint, ...NO_MARKS }));
+    return [key, { ...rule, endpoints }] as const;
+  });
+  return { ...policy, networkPolicies: Object.fromEntries(unmarked) };
 }
+
+const NO_MARKS = { providerCredentialed: false, advisorProposed: false, tokenGrantOwner: "" };

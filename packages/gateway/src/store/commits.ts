@@ -1,15 +1,29 @@
-/** What sandboxes' configurations are made of beside their own rows: the subjects of statements that change it. */
-const CONTENTS: ReadonlySet<string> = new Set(["setting", "policy", "provider", "credential"]);
+/** Settings and providers: what sandboxes' configurations are made of that readers keep. Subjects of statements that change it. */
+const KEPT: ReadonlySet<string> = new Set(["setting", "provider", "credential"]);
+/** All that configurations are made of beside the sandboxes' own rows. */
+const CONTENTS: ReadonlySet<string> = new Set([...KEPT, "policy"]);
 
-/** Whether a write changes anything of {@link CONTENTS}. */
-export function changesContents(batch: readonly { readonly subject: string }[]): boolean {
-  return batch.some(({ subject }) => CONTENTS.has(subject));
+/** What a commit changes of what configurations are made of. */
+export interface Changes {
+  readonly kept: boolean;
+  readonly contents: boolean;
+}
+
+/** What a group of writes changes. */
+export function changesOf(batches: readonly (readonly { readonly subject: string }[])[]): Changes {
+  const some = (subjects: ReadonlySet<string>): boolean =>
+    batches.some((batch) => batch.some(({ subject }) => subjects.has(subject)));
+  const contents = some(CONTENTS);
+  return { kept: contents && some(KEPT), contents };
 }
 
 const ALL = 0;
 const OF_CONTENTS = 1;
-const FOREIGN = 2;
-const COUNTERS = 3;
+const OF_KEPT = 2;
+const FOREIGN = 3;
+const COUNTERS = 4;
+
+const EVERYTHING: Changes = { kept: true, contents: true };
 
 /**
  * Counts the commits of the writer thread, so that readers know without asking the database whether anything changed.
@@ -25,14 +39,14 @@ export class Commits {
     this.#counts = new Int32Array(shared);
   }
 
-  /** Before a commit can be seen. `contents`: it changes what configurations are made of. */
-  begin(contents = true): void {
-    this.#count(contents);
+  /** Before a commit can be seen. */
+  begin(changes: Changes = EVERYTHING): void {
+    this.#count(changes);
   }
 
   /** After it can be seen, or has failed; with what `begin` was given. */
-  end(contents = true): void {
-    this.#count(contents);
+  end(changes: Changes = EVERYTHING): void {
+    this.#count(changes);
   }
 
   /** Differs from its last value when a commit began in between; undefined while one is under way. */
@@ -43,6 +57,11 @@ export class Commits {
   /** The same of commits that change what configurations are made of: policies, settings, providers. */
   get settledContents(): number | undefined {
     return this.#settled(OF_CONTENTS);
+  }
+
+  /** The same of commits that change settings or providers. */
+  get settledKept(): number | undefined {
+    return this.#settled(OF_KEPT);
   }
 
   /** Commits that have begun and ended so far: odd while one is under way. */
@@ -60,9 +79,10 @@ export class Commits {
     Atomics.add(this.#counts, FOREIGN, 1);
   }
 
-  #count(contents: boolean): void {
+  #count({ kept, contents }: Changes): void {
     Atomics.add(this.#counts, ALL, 1);
     if (contents) Atomics.add(this.#counts, OF_CONTENTS, 1);
+    if (kept) Atomics.add(this.#counts, OF_KEPT, 1);
   }
 
   #settled(index: number): number | undefined {

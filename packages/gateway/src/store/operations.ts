@@ -28,6 +28,7 @@ export function operationRepository({ db, rows }: Queries): OperationRepository 
     .where("state", "=", asText("pending"))
     .orderBy("position")
     .compile();
+  const selectById = all().where("operation_id", "=", "").compile();
   const pending = () => db.updateTable("config_operations").where("state", "=", "pending");
 
   /** The next position is taken inside the transaction, so that two changes never share one. */
@@ -82,7 +83,7 @@ export function operationRepository({ db, rows }: Queries): OperationRepository 
 
   return {
     async get(operationId) {
-      const row = await all().where("operation_id", "=", operationId).executeTakeFirst();
+      const [row] = rows(selectById, [operationId]);
       return row && fromRow(row);
     },
     async pending(sandboxId) {

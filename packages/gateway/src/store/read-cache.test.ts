@@ -8,7 +8,7 @@ import { runInNewContext } from "node:vm";
 import { clone, create } from "@bufbuild/protobuf";
 import { SandboxPhase, SandboxSpecSchema, SandboxStatusSchema } from "@openshell/api";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { Commits } from "./commits.ts";
+import { Commits, changesOf } from "./commits.ts";
 import { databaseVersion, FOREIGN_CHECK_MS, ForeignCommits, ReadCache, WeightedCache } from "./read-cache.ts";
 import { sandboxRepository } from "./sandboxes.ts";
 import { openReader, type Reader } from "./sqlite.ts";
@@ -295,17 +295,22 @@ describe("the cache of answers", () => {
     expect(await cache.read("key", async () => "new")).toBe("new");
   });
 
-  it("is not told of commits that concern something else", () => {
+  it.each([
+    ["operation", []],
+    ["policy", ["settledContents"]],
+    ["setting", ["settledContents", "settledKept"]],
+    ["provider", ["settledContents", "settledKept"]],
+    ["credential", ["settledContents", "settledKept"]],
+  ] as const)("know what a commit does not concern: %s", (subject, concerned) => {
     const commits = new Commits();
-    const before = [commits.settled, commits.settledContents];
-    commits.begin(false);
-    expect([commits.settled, commits.settledContents]).toEqual([undefined, before[1]]);
-    commits.end(false);
-    expect(commits.settled).not.toBe(before[0]);
-    commits.begin(true);
-    expect(commits.settledContents).toBeUndefined();
-    commits.end(true);
-    expect(commits.settledContents).not.toBe(before[1]);
+    const names = ["settled", "settledContents", "settledKept"] as const;
+    const before = names.map((name) => commits[name]);
+    const changes = changesOf([[{ subject: "sandbox" }], [{ subject }]]);
+    commits.begin(changes);
+    const during = names.filter((name) => commits[name] === undefined);
+    commits.end(changes);
+    const after = names.filter((name, index) => commits[name] !== before[index]);
+    expect([during, after]).toEqual(Array.from({ length: 2 }, () => ["settled", ...concerned]));
   });
 
   it("counts its own commits at once, and those of others when they are noticed", () => {

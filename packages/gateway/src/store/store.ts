@@ -18,7 +18,7 @@ import { type ReserveUse, Writer } from "./writer.ts";
 /** Bytes of rows behind the answers that are kept for reading them again. */
 const READ_CACHE_BYTES = 4 * 1024 * 1024;
 /** The same for settings and providers, which are read for every snapshot of every sandbox. */
-const CONTENTS_CACHE_BYTES = 2 * 1024 * 1024;
+const KEPT_BYTES = 2 * 1024 * 1024;
 
 /**
  * Opens the SQLite store at `path`, creating and migrating it as needed. The caller holds the gateway's lock.
@@ -48,7 +48,10 @@ export async function openStore(path: string, reserve?: ReserveUse): Promise<Sto
     READ_CACHE_BYTES,
   );
   const contentsVersion = whileOpen(() => writer.commits.settledContents);
-  const contents = new ReadCache(contentsVersion, CONTENTS_CACHE_BYTES);
+  const kept = new ReadCache(
+    whileOpen(() => writer.commits.settledKept),
+    KEPT_BYTES,
+  );
   const sandboxes = sandboxRepository(reader, cache);
   const write: Store["write"] = (...commands) => writer.write(...commands);
 
@@ -56,8 +59,8 @@ export async function openStore(path: string, reserve?: ReserveUse): Promise<Sto
     workspaces: workspaceRepository(reader, cache),
     sandboxes,
     policies: policyRepository(reader),
-    settings: settingsRepository(reader, contents),
-    providers: providerRepository(reader, contents),
+    settings: settingsRepository(reader, kept),
+    providers: providerRepository(reader, kept),
     secrets: secretRepository(db),
     admissions: admissionRepository(db),
     hosts: hostRepository(db),

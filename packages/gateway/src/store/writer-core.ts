@@ -1,6 +1,6 @@
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { Row, SqlValue, Statement } from "./command.ts";
-import { Commits, changesContents } from "./commits.ts";
+import { type Changes, Commits, changesOf } from "./commits.ts";
 import type { StoreErrorCode } from "./errors.ts";
 import type { Reserve } from "./reserve.ts";
 
@@ -102,7 +102,7 @@ export class WriterCore {
       this.#database.exec("begin immediate");
       this.lookForOthers();
       const outcomes = batches.map((batch) => this.#runBatch(batch));
-      this.#commit(batches.some(changesContents));
+      this.#commit(changesOf(batches));
       return outcomes;
     } catch (error) {
       this.#rollback();
@@ -111,12 +111,12 @@ export class WriterCore {
     }
   }
 
-  #commit(contents: boolean): void {
-    this.#commits.begin(contents);
+  #commit(changes: Changes): void {
+    this.#commits.begin(changes);
     try {
       this.#database.exec("commit");
     } finally {
-      this.#commits.end(contents);
+      this.#commits.end(changes);
     }
   }
 
