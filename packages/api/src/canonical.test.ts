@@ -1,6 +1,5 @@
-import { clone, create, type DescField, type DescMessage, fromBinary, ScalarType, toBinary } from "@bufbuild/protobuf";
+import { clone, create, type DescMessage, toBinary } from "@bufbuild/protobuf";
 import { type ReflectMessage, reflect } from "@bufbuild/protobuf/reflect";
-import { BinaryWriter, WireType } from "@bufbuild/protobuf/wire";
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { canonicalBytes } from "./canonical.ts";
@@ -10,57 +9,7 @@ import {
   UpdateConfigRequestSchema,
 } from "./generated/openshell_pb.js";
 import { NetworkMiddlewareConfigSchema, NetworkPolicyRuleSchema, SandboxPolicySchema } from "./generated/sandbox_pb.js";
-
-const KEYS = ["b", "a", "10", "9", "é", "", "__proto__", "constructor", "B"];
-const MAX_DEPTH = 6;
-
-type Pick = (below: number) => number;
-
-/** Bytes of a message with any of its fields, in any order, and sometimes one that the schema does not have. */
-function anyBytes(schema: DescMessage, pick: Pick, depth = 0): Uint8Array {
-  const writer = new BinaryWriter();
-  const fields = schema.fields.toSorted(() => pick(3) - 1);
-  for (const field of fields) {
-    if (pick(3) === 0) continue;
-    const times = field.fieldKind === "list" || field.fieldKind === "map" ? pick(4) : 1;
-    for (let time = 0; time < times; time += 1) writeField(writer, field, pick, depth);
-  }
-  if (pick(8) === 0) writer.tag(4_999, WireType.Varint).uint32(pick(100));
-  return writer.finish();
-}
-
-function writeField(writer: BinaryWriter, field: DescField, pick: Pick, depth: number): void {
-  if (field.message !== undefined && depth >= MAX_DEPTH) return;
-  if (field.fieldKind === "map") {
-    writer.tag(field.number, WireType.LengthDelimited).fork();
-    writer.tag(1, WireType.LengthDelimited).string(KEYS[pick(KEYS.length)]!);
-    writeValue(writer, 2, field, pick, depth);
-    writer.join();
-  } else writeValue(writer, field.number, field, pick, depth);
-}
-
-function writeValue(writer: BinaryWriter, no: number, field: DescField, pick: Pick, depth: number): void {
-  if (field.message !== undefined) {
-    writer.tag(no, WireType.LengthDelimited).bytes(anyBytes(field.message, pick, depth + 1));
-    return;
-  }
-  switch (field.scalar) {
-    case ScalarType.STRING:
-      writer.tag(no, WireType.LengthDelimited).string(["", "x", "ü".repeat(pick(5))][pick(3)]!);
-      break;
-    case ScalarType.BYTES:
-      writer.tag(no, WireType.LengthDelimited).bytes(Uint8Array.from({ length: pick(4) }, () => pick(256)));
-      break;
-    case ScalarType.DOUBLE:
-      writer.tag(no, WireType.Bit64).double(pick(1000) / 8);
-      break;
-    case ScalarType.FLOAT:
-      writer.tag(no, WireType.Bit32).float(pick(1000) / 8);
-      break;
-    default:
-      writer.tag(no, WireType.Varint).uint32(pick(3));
-  }
-}
+import { anyMessage, picker } from "./testing/any-message.ts";
 
 /** The same by the library's own means: a copy in which every map is written again in order. */
 function reference(schema: DescMessage, message: never, without: readonly string[] = []): Uint8Array {
@@ -107,9 +56,8 @@ describe("the bytes that stand for a message", () => {
   it.each(schemas.map((schema) => [schema.name, schema] as const))("are those of its ordered copy: %s", (_, schema) => {
     fc.assert(
       fc.property(fc.array(fc.nat(0xff_ff), { minLength: 20, maxLength: 200 }), (numbers) => {
-        let at = 0;
-        const pick: Pick = (below) => numbers[at++ % numbers.length]! % below;
-        const message = fromBinary<DescMessage>(schema, anyBytes(schema, pick));
+        const pick = picker(numbers);
+        const message = anyMessage(schema, pick);
         const before = toBinary<DescMessage>(schema, message);
         const without = pick(2) === 0 ? [] : schema.fields.filter(() => pick(4) === 0).map(({ name }) => name);
         expect(canonicalBytes<DescMessage>(schema, message, without)).toEqual(

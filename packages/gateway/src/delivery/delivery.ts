@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { create, toBinary } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import {
   type ComponentResult,
   ConfigApplyOutcome,
@@ -18,6 +18,7 @@ import { MAX_CONFIG_BYTES } from "../sessions/limits.ts";
 import { DONE } from "../sessions/reader.ts";
 import { ACK_TIMEOUT_MS, BUILD_RETRY_FIRST_MS, BUILD_RETRY_LAST_MS } from "./limits.ts";
 import { isInForce, type Verdict, verdictOf } from "./outcome.ts";
+import { fits } from "./size.ts";
 import { pairing, type Snapshot } from "./snapshot.ts";
 import { undeliverable } from "./undeliverable.ts";
 
@@ -365,7 +366,7 @@ export class SessionDelivery {
     const value = create(ConfigUpdateSchema, { updateId, sequence, component });
     const facts = factsOf(config, settingsRevision);
     const sent = { updateId, sequence, key, revision, facts, limit: new AbortController(), answered: false };
-    if (toBinary(ConfigUpdateSchema, value).length > MAX_CONFIG_BYTES) {
+    if (!fits(ConfigUpdateSchema, value, MAX_CONFIG_BYTES)) {
       const reason = failure("payload_too_large", `the ${name} exceeds ${MAX_CONFIG_BYTES} bytes`, {
         next: "Make the policy or the providers' settings smaller",
       });

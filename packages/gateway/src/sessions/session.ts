@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { create, toBinary } from "@bufbuild/protobuf";
+import { create } from "@bufbuild/protobuf";
 import { unavailable } from "@openshell/api/errors.ts";
 import {
   type BootstrapResult,
@@ -20,6 +20,7 @@ import type { Clock } from "@openshell/base";
 import { BoundedQueue } from "@openshell/base/queue.ts";
 import type { SessionDelivery } from "../delivery/delivery.ts";
 import { isInForce, verdictOf } from "../delivery/outcome.ts";
+import { fits } from "../delivery/size.ts";
 import type { AppliedComponents, Bootstrap, SessionBackend, SessionIdentity, StartupCandidate } from "./backend.ts";
 import { failure, failureText, SessionRefused } from "./failure.ts";
 import {
@@ -192,7 +193,7 @@ export class SupervisorSession implements SessionIdentity {
     const candidateId = randomUUID();
     const { hash: policyHash, policy, source, version } = candidate;
     const value = create(StartupConfigCandidateSchema, { candidateId, policyHash, policy, source, version });
-    if (toBinary(StartupConfigCandidateSchema, value).length > MAX_CONFIG_BYTES) {
+    if (!fits(StartupConfigCandidateSchema, value, MAX_CONFIG_BYTES)) {
       throw new SessionRefused("payload_too_large", `the start-up policy exceeds ${MAX_CONFIG_BYTES} bytes`);
     }
     this.send({ case: "candidate", value });
@@ -220,7 +221,7 @@ export class SupervisorSession implements SessionIdentity {
       ...(this.#firstStart ? { mainProcess } : {}),
       heartbeatInterval: toDuration(HEARTBEAT_INTERVAL_MS),
     });
-    if (toBinary(SessionAcceptedSchema, value).length > 2 * MAX_CONFIG_BYTES) {
+    if (!fits(SessionAcceptedSchema, value, 2 * MAX_CONFIG_BYTES)) {
       throw new SessionRefused("payload_too_large", "the sandbox's configuration is too large to be delivered");
     }
     if (this.#state === "closed") return false;
