@@ -170,6 +170,7 @@ export function assembleServices(deps: GatewayDeps, driver: ComputeDriver, bootI
       fail: (error) => session.close(error),
       onError: (error, first) => events.deliveryDelayed(session, error, first),
       request: scheduler.request,
+      limitAnswer: scheduler.limitAnswer,
     });
     scheduler.register(delivery, publications);
     return delivery;

@@ -63,6 +63,8 @@ export interface DeliveryDeps {
   readonly fail: (error: unknown) => void;
   /** A snapshot could not be built, or an outcome not be stored; it is tried again. `first`: it had gone well before. */
   readonly onError: (error: unknown, first: boolean) => void;
+  /** Calls `late` when an answer has not come in time, unless what it returns is called before. */
+  readonly limitAnswer: (late: () => void) => () => void;
   /** Asks for a build in turn. May be asked again while the turn has not come. */
   readonly request: (delivery: SessionDelivery, lane: Lane) => void;
 }
@@ -73,7 +75,8 @@ interface InFlight {
   readonly key: string;
   readonly revision: string;
   readonly facts: DeliveredFacts;
-  readonly limit: AbortController;
+  /** Calls the limit of its answer off. */
+  inTime: () => void;
   /** The answer is there, its outcome is being stored. */
   answered: boolean;
 }
@@ -219,7 +222,7 @@ export class SessionDelivery {
     if (sent === undefined || sent.answered || sent.updateId !== message.updateId || sent.sequence !== message.sequence)
       return;
     sent.answered = true;
-    sent.limit.abort(DONE);
+    sent.inTime();
     const answers = [answerTo(name, sent, message.result), ...this.#counterpart(name, sent, message.counterpart)];
     const outcomes = this.#outcomesOf(answers);
     try {
@@ -256,7 +259,7 @@ export class SessionDelivery {
     this.#closed = true;
     this.#dirty = undefined;
     this.#last = undefined;
-    for (const { inFlight } of [this.#config, this.#environment]) inFlight?.limit.abort(DONE);
+    for (const { inFlight } of [this.#config, this.#environment]) inFlight?.inTime();
     this.#retry?.abort(DONE);
   }
 
@@ -365,7 +368,7 @@ export class SessionDelivery {
         : { case: "providerEnvironment", value: environment() };
     const value = create(ConfigUpdateSchema, { updateId, sequence, component });
     const facts = factsOf(config, settingsRevision);
-    const sent = { updateId, sequence, key, revision, facts, limit: new AbortController(), answered: false };
+    const sent: InFlight = { updateId, sequence, key, revision, facts, inTime: () => {}, answered: false };
     if (!fits(ConfigUpdateSchema, value, MAX_CONFIG_BYTES)) {
       const reason = failure("payload_too_large", `the ${name} exceeds ${MAX_CONFIG_BYTES} bytes`, {
         next: "Make the policy or the providers' settings smaller",
@@ -378,7 +381,7 @@ export class SessionDelivery {
     state.sequence = sequence;
     state.inFlight = sent;
     this.#deps.send({ case: "update", value });
-    this.#limitAnswer(state, sent);
+    sent.inTime = this.#deps.limitAnswer(() => this.#late(state, sent));
   }
 
   #outcomesOf(answers: readonly Answer[]): readonly DeliveryOutcome[] {
@@ -417,14 +420,9 @@ export class SessionDelivery {
     this.#retryMs = Math.min(this.#retryMs * 2, BUILD_RETRY_LAST_MS);
   }
 
-  #limitAnswer(state: ComponentState, sent: InFlight): void {
-    this.#deps.clock.sleep(ACK_TIMEOUT_MS, { signal: sent.limit.signal, unref: true }).then(
-      () => {
-        if (state.inFlight !== sent || sent.answered) return;
-        this.#deps.fail(new Error(`no answer to an update within ${ACK_TIMEOUT_MS / 1000} s`));
-      },
-      () => {},
-    );
+  #late(state: ComponentState, sent: InFlight): void {
+    if (state.inFlight !== sent || sent.answered) return;
+    this.#deps.fail(new Error(`no answer to an update within ${ACK_TIMEOUT_MS / 1000} s`));
   }
 }
 

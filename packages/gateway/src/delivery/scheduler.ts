@@ -2,6 +2,7 @@ import { type Clock, RuntimeError } from "@openshell/base";
 import { DONE } from "../sessions/reader.ts";
 import type { Lane, SessionDelivery } from "./delivery.ts";
 import {
+  ACK_TIMEOUT_MS,
   BUILD_LIMIT_MS,
   BUILD_PERMITS,
   BUILD_SLICE_MS,
@@ -11,6 +12,7 @@ import {
 } from "./limits.ts";
 import type { Snapshot } from "./snapshot.ts";
 import { DeliveryStats } from "./stats.ts";
+import { TimeLimits } from "./time-limits.ts";
 
 /** Whom a change may concern. */
 export type Scope =
@@ -52,6 +54,8 @@ export class DeliveryScheduler {
   readonly #reserved: number;
   readonly #reconcileMs: number;
   readonly #closed = new AbortController();
+  readonly #buildLimits: TimeLimits;
+  readonly #answerLimits: TimeLimits;
   #publications = 0;
   #building = 0;
   #buildingFanout = 0;
@@ -63,6 +67,8 @@ export class DeliveryScheduler {
   constructor(deps: SchedulerDeps) {
     this.#deps = deps;
     this.stats = deps.stats ?? new DeliveryStats();
+    this.#buildLimits = new TimeLimits(deps.clock, BUILD_LIMIT_MS);
+    this.#answerLimits = new TimeLimits(deps.clock, ACK_TIMEOUT_MS);
     this.#permits = deps.permits ?? BUILD_PERMITS;
     this.#reserved = deps.reserved ?? RESERVED_PERMITS;
     this.#reconcileMs = deps.reconcileMs ?? RECONCILE_INTERVAL_MS;
@@ -129,6 +135,9 @@ export class DeliveryScheduler {
     this.#pump();
   };
 
+  /** The limit of an answer, for deliveries. */
+  readonly limitAnswer = (late: () => void): (() => void) => this.#answerLimits.begin(late);
+
   /** Looks at every session once an interval, whether anybody announced a change or not. Ends with `close`. */
   async reconcile(): Promise<void> {
     if (this.#reconciling) return;
@@ -149,6 +158,8 @@ export class DeliveryScheduler {
 
   close(): void {
     this.#closed.abort(DONE);
+    this.#buildLimits.close();
+    this.#answerLimits.close();
     for (const delivery of [...this.#members.keys()]) this.unregister(delivery);
   }
 
@@ -206,18 +217,15 @@ export class DeliveryScheduler {
   }
 
   async #build(sandboxId: string): Promise<Snapshot> {
-    const { clock, build } = this.#deps;
-    const timer = new AbortController();
-    const late = clock.sleep(BUILD_LIMIT_MS, { signal: timer.signal, unref: true }).then(() => {
-      throw new RuntimeError("snapshot_timeout", `the configuration was not read within ${BUILD_LIMIT_MS / 1000} s`);
+    return await new Promise((resolve, reject) => {
+      const inTime = this.#buildLimits.begin(() => reject(tooLate()));
+      this.#deps.build(sandboxId).then(resolve, reject).finally(inTime);
     });
-    late.catch(() => {});
-    try {
-      return await Promise.race([build(sandboxId), late]);
-    } finally {
-      timer.abort(DONE);
-    }
   }
+}
+
+function tooLate(): RuntimeError {
+  return new RuntimeError("snapshot_timeout", `the configuration was not read within ${BUILD_LIMIT_MS / 1000} s`);
 }
 
 const nextLoop = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));

@@ -106,6 +106,7 @@ export class OneSession {
       },
       onError: (error) => void this.errors.push(error),
       request: given.scheduler.request,
+      limitAnswer: given.scheduler.limitAnswer,
     });
     given.scheduler.register(this.delivery, publications);
   }
