@@ -9,8 +9,8 @@ import { ATTACKS, type Attack, Neighbours } from "../../support/neighbours/neigh
  * A hostile sandbox beside a quiet one in the same host. Every request of the quiet one succeeds, and its 99th percentiles
  * (90th, of fewer than a hundred) stay within twice what they are without the attack, and a margin: for what the machine's
  * own scheduler and a collection of garbage add now and then, which a second of samples cannot tell from unfairness. Without
- * turns floods cost the neighbour 100 to 1,500 ms. All groups of processes weigh the same, so a sandbox's own hunger for
- * processor time counts as one process: what is measured is the host.
+ * turns floods cost the neighbour 100 to 1,500 ms. Both sandboxes' groups of processes weigh the same, and less than
+ * everything else, so the hunger of one for processor time counts as less than one process: what is measured is the host.
  */
 
 const ROUNDS = 2;

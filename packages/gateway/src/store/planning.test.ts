@@ -85,6 +85,7 @@ describe("statements of every delivery", () => {
 
   it.each<[string, () => (id: string) => unknown]>([
     ["the newest policy", () => (id) => policyRepository(queries).latest(id)],
+    ["a policy by its version", () => (id) => policyRepository(queries).get(id, id.length)],
     ["settings", () => (id) => settingsRepository(queries, uncached()).get(id)],
     ["open operations", () => (id) => operationRepository(queries).pending(id)],
     ["a sandbox", () => (id) => sandboxRepository(queries, uncached()).byId(id)],

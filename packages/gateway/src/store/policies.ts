@@ -31,10 +31,11 @@ export function policyRepository({ db, rows }: Queries): PolicyRepository {
     decoded.set(key, policy, bytes.length * (1 + DECODED_BYTES));
     return policy;
   };
-  const newest = (scope: string) =>
-    db.selectFrom("policy_revisions").selectAll().where("scope", "=", asText(scope)).orderBy("version", "desc");
+  const all = db.selectFrom("policy_revisions").selectAll();
+  const newest = (scope: string) => all.where("scope", "=", asText(scope)).orderBy("version", "desc");
   // Asked for every snapshot: building a query costs more than running it.
   const selectLatest = newest("").limit(sql.lit(1)).compile();
+  const selectVersion = all.where("scope", "=", "").where("version", "=", 0).compile();
   const supersede = (scope: string) =>
     db
       .updateTable("policy_revisions")
@@ -47,7 +48,7 @@ export function policyRepository({ db, rows }: Queries): PolicyRepository {
       return row && fromRow(row, policyOf);
     },
     async get(scope, version) {
-      const row = await newest(scope).where("version", "=", version).executeTakeFirst();
+      const [row] = rows(selectVersion, [scope, version]);
       return row && fromRow(row, policyOf);
     },
     async list(scope, { before, limit }) {
