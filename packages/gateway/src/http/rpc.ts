@@ -25,6 +25,8 @@ export interface RpcOptions {
   readonly stopping: AbortSignal;
 }
 
+type Handler = (request: AnyRequest, response: AnyResponse) => void;
+
 /** Plain gRPC in the lane; gRPC-Web and Connect, and whatever comes over HTTP/1.1, in connect-node. */
 export function rpcServer(options: RpcOptions): RpcServer {
   const { log, routes } = options;
@@ -41,25 +43,32 @@ export function rpcServer(options: RpcOptions): RpcServer {
     shutdownSignal: options.stopping,
   };
   const interceptors = [boundary, ...options.interceptors];
-  const router = createConnectRouter();
-  routes(router);
-  const json = new JsonRequests(
-    new Map(router.handlers.map(({ requestPath, method }) => [requestPath, method.input])),
-    JSON_OPTIONS,
-  );
-  // The library takes a text decoder here, and does not say so in this type.
-  const jsonOptions = { ...JSON_OPTIONS, textDecoder: json };
-  const serve = connectNodeAdapter({
-    ...shared,
-    jsonOptions,
-    interceptors: [decodeEncoded, ...interceptors],
-    // Clients offer gzip by default; on one machine compressing costs more than the bytes it saves.
-    compressMinBytes: Number.MAX_SAFE_INTEGER,
-    grpcWeb: true,
-    grpc: true,
-    connect: true,
-  }) as (request: AnyRequest, response: AnyResponse) => void;
-  const handler = (request: AnyRequest, response: AnyResponse): void =>
-    json.during(request.url, () => serve(request, response));
+  const web = (): Handler => {
+    const router = createConnectRouter();
+    routes(router);
+    const json = new JsonRequests(
+      new Map(router.handlers.map(({ requestPath, method }) => [requestPath, method.input])),
+      JSON_OPTIONS,
+    );
+    // The library takes a text decoder here, and does not say so in this type.
+    const jsonOptions = { ...JSON_OPTIONS, textDecoder: json };
+    const serve = connectNodeAdapter({
+      ...shared,
+      jsonOptions,
+      interceptors: [decodeEncoded, ...interceptors],
+      // Clients offer gzip by default; on one machine compressing costs more than the bytes it saves.
+      compressMinBytes: Number.MAX_SAFE_INTEGER,
+      grpcWeb: true,
+      grpc: true,
+      connect: true,
+    }) as Handler;
+    return (request, response) => json.during(request.url, () => serve(request, response));
+  };
+  // Made for the first who needs it: it would take a tenth of the start, and most gateways never hear anything but gRPC.
+  let made: Handler | undefined;
+  const handler: Handler = (request, response) => {
+    made ??= web();
+    made(request, response);
+  };
   return { handler, lane: grpcLane({ ...shared, interceptors, undecodable }) };
 }
