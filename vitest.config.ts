@@ -3,6 +3,8 @@ import { defineConfig } from "vitest/config";
 /** Unit tests sit beside the code and run in parallel; tests that touch the kernel live under tests/ and run one file at a time. */
 export default defineConfig({
   test: {
+    // By default one core is left to vitest itself, which hardly needs it: with two, that is half of the machine.
+    maxWorkers: "100%",
     projects: [
       {
         test: {

@@ -15,6 +15,7 @@ import { runCommand } from "../../support/command.ts";
 import { expectNoLeaks, takeInventory } from "../../support/leaks.ts";
 import { mode } from "../../support/mode.ts";
 import { newSecret } from "../../support/secrets.ts";
+import { allowedMs } from "../../support/slowness.ts";
 import { GatewayProcess } from "./gateway-process.ts";
 
 const workspaceScope = { selection: { case: "workspace", value: "default" } } as const;
@@ -156,7 +157,7 @@ describe("the gateway process", () => {
       await tls.health({});
       const startedAt = performance.now();
       expect(await gateway.end(signal)).toEqual([0, null]);
-      expect(performance.now() - startedAt).toBeLessThan(1_000);
+      expect(performance.now() - startedAt).toBeLessThan(allowedMs(1_000));
       idle.destroy();
       expect(readdirSync(gateway.paths.runtime).filter((name) => !["s", "h"].includes(name))).toEqual([]);
       await gateway[Symbol.asyncDispose]();
@@ -355,20 +356,21 @@ describe("the gateway process", () => {
     await gateway.started();
     await gateway.end();
     // Of the main thread's own time, since a start hardly waits for anything else; the clock would measure what else the machine
-    // does. The shortest of each, by turns: caches and the other half of a core can only add.
+    // does. Each start beside Node's own right before and after it, for the machine's speed changes within seconds, and the
+    // least of the seven: whatever disturbs one can only add.
     const spent = "process.stdout.write(require('node:fs').readFileSync('/proc/self/schedstat', 'utf8'))";
-    let [start, node] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+    const nodeItself = async () => processorMs((await runCommand([process.execPath, "-e", spent])).stdout);
+    const ratios: number[] = [];
     for (let run = 0; run < 7; run++) {
-      node = Math.min(node, processorMs((await runCommand([process.execPath, "-e", spent])).stdout));
+      const before = await nodeItself();
       const { line } = await gateway.start();
       if (!line.ready) throw new Error(JSON.stringify(line));
-      start = Math.min(start, processorMs(readFileSync(`/proc/${line.record.pid}/schedstat`, "utf8")));
+      const start = processorMs(readFileSync(`/proc/${line.record.pid}/schedstat`, "utf8"));
       await gateway.end();
+      ratios.push(start / ((before + (await nodeItself())) / 2));
     }
-    const ratio = start / node;
-    console.log(
-      `gateway start to ready: ${start.toFixed(0)} ms of a processor, ${ratio.toFixed(1)} times Node's own start`,
-    );
+    const ratio = Math.min(...ratios);
+    console.log(`gateway start to ready: ${ratio.toFixed(1)} times the processor time of Node's own start`);
     // 250 ms are the budget where Node itself takes 20.
     expect(ratio).toBeLessThan(250 / 20);
   });
