@@ -14,7 +14,7 @@ import type { HostLauncher } from "../hosts/types.ts";
 import type { Attachments } from "../relay/attachments.ts";
 import type { RelayBroker } from "../relay/broker.ts";
 import { failureText } from "../sessions/failure.ts";
-import type { HostEvents, HostRegistry } from "../sessions/hosts.ts";
+import type { Assignment, HostEvents, HostRegistry } from "../sessions/hosts.ts";
 import { DONE } from "../sessions/reader.ts";
 import type { SessionRegistry } from "../sessions/registry.ts";
 import type { StagedArchives } from "../staging/archives.ts";
@@ -22,7 +22,7 @@ import type { Command } from "../store/command.ts";
 import { isStoreError } from "../store/errors.ts";
 import type { HostRecord, SandboxChange, SandboxPatch, SandboxRecord, Store } from "../store/types.ts";
 import { KeyedQueue } from "./keyed-queue.ts";
-import { attachMessage, type LaunchFacts, sandboxIntent } from "./launch.ts";
+import { type AttachFacts, attachFacts, attachMessage, type LaunchFacts, sandboxIntent } from "./launch.ts";
 import {
   EPHEMERAL_GRACE_MS,
   PROVISIONING_LIMIT_MS,
@@ -284,21 +284,11 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
       running = await this.#launch(record, launch);
       if (running === undefined) return;
     }
-    const started = running;
-    const attachFacts = {
-      ...launch,
-      started,
-      alwaysDenied: this.#deps.alwaysDenied(),
-      logDirectory: this.#deps.logDirectory(record.id),
-    };
+    const { alwaysDenied, logDirectory } = this.#deps;
+    const where = { started: running, alwaysDenied: alwaysDenied(), logDirectory: logDirectory(record.id) };
     // Asked again: the host of before may have died while init was started, and nobody tells of that a second time.
     const { id: hostId } = await launcher.ensure(record.workspace, record.id);
-    hosts.assign({
-      hostId,
-      sandboxId: record.id,
-      generation: record.generation,
-      attach: (token) => attachMessage(record, attachFacts, token),
-    });
+    hosts.assign(assignmentTo(hostId, attachFacts(record, launch, where)));
   }
 
   /** Starts init for a generation that was never started. Undefined: it failed for good, and that is stored. */
@@ -597,4 +587,10 @@ export class SandboxController implements Omit<HostEvents, "onRenewed"> {
       throw error;
     }
   }
+}
+
+/** Outside of the class: a function that is kept keeps everything that it could name. */
+function assignmentTo(hostId: string, facts: AttachFacts): Assignment {
+  const { id: sandboxId, generation } = facts.sandbox;
+  return { hostId, sandboxId, generation, attach: (token) => attachMessage(facts, token) };
 }

@@ -70,7 +70,10 @@ function limitsOf(template: SandboxTemplate | undefined): ResourceLimits {
   return resourceLimits(template?.resources).limits;
 }
 
+/** What an attach is made of. Kept for as long as a sandbox runs, so it holds no more than what a host gets of it. */
 export interface AttachFacts {
+  readonly sandbox: Pick<SandboxRecord, "id" | "name" | "workspace" | "generation">;
+  readonly minimumIsolation: readonly string[];
   readonly started: StartedSandbox;
   readonly nonce: Uint8Array;
   readonly ca: InspectionCaMaterial;
@@ -79,14 +82,24 @@ export interface AttachFacts {
   readonly logDirectory: string;
 }
 
+/** Of a record and its launch, what an attach needs; neither is kept. */
+export function attachFacts(
+  { id, name, workspace, generation, annotations }: SandboxRecord,
+  { nonce, ca, config }: LaunchFacts,
+  where: Pick<AttachFacts, "started" | "alwaysDenied" | "logDirectory">,
+): AttachFacts {
+  const sandbox = { id, name, workspace, generation };
+  return { sandbox, minimumIsolation: minimumIsolation({ annotations }, config), nonce, ca, config, ...where };
+}
+
 /** Everything a host needs to hold the sandbox. Complete: a host that reconnects gets it again. */
-export function attachMessage(record: SandboxRecord, facts: AttachFacts, token: SandboxToken): AttachSandbox {
-  const { started, ca, config } = facts;
+export function attachMessage(facts: AttachFacts, token: SandboxToken): AttachSandbox {
+  const { sandbox, started, ca, config } = facts;
   return create(AttachSandboxSchema, {
-    sandboxId: record.id,
-    sandboxName: record.name,
-    workspace: record.workspace,
-    generation: record.generation,
+    sandboxId: sandbox.id,
+    sandboxName: sandbox.name,
+    workspace: sandbox.workspace,
+    generation: sandbox.generation,
     token,
     local: {
       socketPath: started.boundary.socketPath,
@@ -103,7 +116,7 @@ export function attachMessage(record: SandboxRecord, facts: AttachFacts, token: 
     },
     limits: {},
     logDirectory: facts.logDirectory,
-    minimumIsolation: [...minimumIsolation(record, config)],
+    minimumIsolation: [...facts.minimumIsolation],
     driverIsolation: started.isolation.map(({ name, enforced, detail }) => ({ name, enforced, detail })),
   });
 }

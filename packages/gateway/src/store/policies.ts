@@ -3,34 +3,23 @@ import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api/generate
 import { type Selectable, sql } from "kysely";
 import { command, statement } from "./command.ts";
 import { damagedText, RowReader } from "./damaged-row.ts";
-import { deepFreeze } from "./frozen.ts";
-import { WeightedCache } from "./read-cache.ts";
 import { asText, optionalNumber } from "./rows.ts";
 import type { PolicyTable } from "./schema.ts";
+import { sharedMessages } from "./shared-messages.ts";
 import type { Queries } from "./sqlite.ts";
 import { Templates } from "./templates.ts";
 import type { PolicyRepository, PolicyRevision, PolicyStatusName } from "./types.ts";
 
 /** What became of a policy, which is no change of it. */
 const STATUS = "policy status";
-/** Of a decoded policy for each byte of it, roughly. */
-const DECODED_BYTES = 8;
 /** Of decoded policies that are kept. */
 const DECODED_POLICY_BYTES = 4 * 1024 * 1024;
 
 /** Policies that it gives are shared and therefore frozen. */
 export function policyRepository({ db, rows }: Queries): PolicyRepository {
   const templates = new Templates();
-  const decoded = new WeightedCache<SandboxPolicy>(DECODED_POLICY_BYTES);
-  /** Read for every snapshot, and the same for many sandboxes: decoded once, by its bytes. */
-  const policyOf = (bytes: Uint8Array): SandboxPolicy => {
-    const key = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("latin1");
-    const known = decoded.get(key)?.value;
-    if (known !== undefined) return known;
-    const policy = deepFreeze(fromBinary(SandboxPolicySchema, bytes));
-    decoded.set(key, policy, bytes.length * (1 + DECODED_BYTES));
-    return policy;
-  };
+  /** Read for every snapshot, and the same for many sandboxes. */
+  const policyOf = sharedMessages(SandboxPolicySchema, DECODED_POLICY_BYTES);
   const all = db.selectFrom("policy_revisions").selectAll();
   const newest = (scope: string) => all.where("scope", "=", asText(scope)).orderBy("version", "desc");
   // Asked for every snapshot: building a query costs more than running it.

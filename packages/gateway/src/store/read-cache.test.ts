@@ -90,6 +90,26 @@ describe("reads that are kept", () => {
     expect(before[1]).toMatchObject({ hostKeyFingerprint: "", resourceVersion: 1n });
   });
 
+  it("share the policy that sandboxes were created with", async () => {
+    const policy = {
+      version: 1,
+      networkPolicies: { a: { name: "a", endpoints: [{ host: "one.example.com", port: 443 }] } },
+    };
+    const unlike = {
+      version: 1,
+      networkPolicies: { a: { name: "a", endpoints: [{ host: "two.example.com", port: 443 }] } },
+    };
+    const created = [policy, policy, unlike].map((one, index) => ({
+      ...sandbox(`box-${index}`),
+      spec: create(SandboxSpecSchema, { command: [`command ${index}`], policy: one }),
+    }));
+    await store.write(...created.map((one) => store.sandboxes.create(one)));
+    const specs = (await store.sandboxes.list({ limit: 10 })).map(({ spec }) => spec);
+    expect(specs).toEqual(created.map(({ spec }) => spec));
+    expect(specs[1]!.policy).toBe(specs[0]!.policy);
+    expect(Object.isFrozen(specs[0]!.policy!.networkPolicies["a"]!.endpoints[0])).toBe(true);
+  });
+
   it("show every change of every field as soon as its write is acknowledged", async () => {
     const record = sandbox("box");
     await store.write(store.sandboxes.create(record));

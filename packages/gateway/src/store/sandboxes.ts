@@ -6,6 +6,7 @@ import {
   type SandboxStatus,
   SandboxStatusSchema,
 } from "@openshell/api/generated/openshell_pb.js";
+import { SandboxPolicySchema } from "@openshell/api/generated/sandbox_pb.js";
 import type { Kysely, Selectable } from "kysely";
 import { type Command, command, reserved, type SqlValue, type Statement, statement } from "./command.ts";
 import { damagedText, RowReader } from "./damaged-row.ts";
@@ -23,12 +24,15 @@ import {
   objectFields,
 } from "./rows.ts";
 import type { SandboxTable, Tables } from "./schema.ts";
+import { sharedMessages } from "./shared-messages.ts";
 import type { Queries } from "./sqlite.ts";
 import { Templates } from "./templates.ts";
 import type { SandboxPatch, SandboxRecord, SandboxRepository } from "./types.ts";
 
 /** Bytes of the rows whose decoded form is kept; decoded they take several times as much. */
 export const DECODED_SANDBOX_BYTES = 4 * 1024 * 1024;
+/** Of decoded policies that are kept for the next sandbox with the same one. */
+const DECODED_POLICY_BYTES = 1024 * 1024;
 
 /** Phases on the way to a sandbox that does not run, and of one that does not. */
 const ENDS: ReadonlySet<SandboxPhase> = new Set([
@@ -221,6 +225,8 @@ function providerStatements(
 class DecodedSandboxes {
   readonly #records = new WeightedCache<SandboxRecord>(DECODED_SANDBOX_BYTES);
   readonly #bytes = new WeakMap<SandboxRecord, number>();
+  /** Sandboxes are created by the hundred, with the same policy: the largest part of what is kept of them. */
+  readonly #policies = sharedMessages(SandboxPolicySchema, DECODED_POLICY_BYTES);
 
   known(row: Pick<Selectable<SandboxTable>, "id" | "resource_version">): SandboxRecord | undefined {
     const known = this.#records.get(row.id)?.value;
@@ -231,7 +237,10 @@ class DecodedSandboxes {
     const known = this.known(row);
     if (known !== undefined) return known;
     const reader = new RowReader();
-    const record = deepFreeze(decode(row, reader));
+    const decoded = decode(row, reader);
+    const { policy } = decoded.spec;
+    if (policy !== undefined) decoded.spec.policy = this.#policies(toBinary(SandboxPolicySchema, policy));
+    const record = deepFreeze(decoded);
     const { spec, status, labels, annotations, driver_record, runtime_record } = row;
     const text = labels.length + annotations.length + driver_record.length + runtime_record.length;
     const bytes = FIXED_ROW_BYTES + spec.length + status.length + text;
