@@ -1,7 +1,8 @@
 import { existsSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
-import { partProcesses, type Role } from "./processes.ts";
+import { runProcesses } from "../../tests/support/leaks.ts";
+import { argumentsOf, partProcesses, type Role } from "./processes.ts";
 import type { Build } from "./stage.ts";
 
 export type Part = Exclude<Role, "init">;
@@ -39,11 +40,11 @@ export class LiveMemory implements Disposable {
   readonly #folder: string;
   readonly #programs: readonly { readonly path: string; readonly text: string }[];
 
-  /** Programs that start from now on can be asked; until disposal. */
-  constructor(build: Build) {
+  /** Programs that start from now on can be asked; until disposal. `further`: files of programs beside the product's parts. */
+  constructor(build: Build, further: readonly string[] = []) {
     this.#folder = build.folder;
-    this.#programs = PARTS.map((part) => {
-      const path = join(build.output, `${part}.mjs`);
+    this.#programs = [...PARTS.map((part) => `${part}.mjs`), ...further].map((name) => {
+      const path = join(build.output, name);
       return { path, text: readFileSync(path, "utf8") };
     });
     for (const { path, text } of this.#programs) writeFileSync(path, hook(this.#folder) + text);
@@ -54,6 +55,12 @@ export class LiveMemory implements Disposable {
     const found = { gateway: 0, host: 0 };
     for (const { pid, role } of partProcesses()) if (role !== "init") found[role] += await this.#ask(pid);
     return found;
+  }
+
+  /** Collects the garbage of every process of this program: its pause is not to fall into what is measured next. */
+  async collect(program: string): Promise<void> {
+    for (const { pid } of runProcesses())
+      if (argumentsOf(pid).some((word) => basename(word) === program)) await this.#ask(pid);
   }
 
   async #ask(pid: number): Promise<number> {

@@ -20,10 +20,19 @@ export function partProcesses(): readonly PartProcess[] {
   return found;
 }
 
+/** Of a process that runs; of one that ended, none. */
+export function argumentsOf(pid: number): readonly string[] {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
+  } catch {
+    return [];
+  }
+}
+
 function roleOf(pid: number): Role | undefined {
   try {
     if (basename(readlinkSync(`/proc/${pid}/exe`)) === "openshell-init") return "init";
-    const argv = readFileSync(`/proc/${pid}/cmdline`, "utf8").split("\0");
+    const argv = argumentsOf(pid);
     if (argv.some((word) => basename(word) === "gateway.mjs")) return "gateway";
     if (argv.some((word) => basename(word) === "host.mjs")) return "host";
   } catch {

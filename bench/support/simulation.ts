@@ -57,7 +57,7 @@ export class Simulation implements AsyncDisposable {
       plugins: [builtins],
       banner: REQUIRE,
     });
-    const live = undo.use(new LiveMemory(build));
+    const live = undo.use(new LiveMemory(build, [SIMULATED_HOST]));
     const extra = `[openshell.gateway]\nmetrics_bind_address = "${METRICS}"\n`;
     const gateway = await TestGateway.start(net, { command: [build.launcher], gateway: { extra } });
     undo.move();
@@ -97,6 +97,11 @@ export class Simulation implements AsyncDisposable {
     });
     for (const client of clients) client[Symbol.dispose]();
     return names;
+  }
+
+  /** All simulated supervisors share one process: its collections would be taken for the gateway's work. */
+  async collect(): Promise<void> {
+    await this.live.collect(SIMULATED_HOST);
   }
 
   async counts(): Promise<DeliveryCounts> {

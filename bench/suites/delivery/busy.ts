@@ -33,6 +33,7 @@ export async function busy(stage: Stage, simulation: Simulation, names: readonly
   const calm: number[] = [];
   const beside: number[] = [];
   const noise: number[] = [];
+  await simulation.collect();
   for (let turn = 0; turn < 2 * TURNS; turn += 1) {
     const loud = turn % 2 === 1;
     const end = new AbortController();
