@@ -1,7 +1,7 @@
 import { create, type JsonObject } from "@bufbuild/protobuf";
 import { SandboxPolicySchema } from "@openshell/api";
 import type { MiddlewareService } from "@openshell/api/generated/openshell/supervisor/v1/supervisor_pb.js";
-import { beforeEach, describe, expect, it } from "vitest";
+import { beforeEach, describe, expect, it, vi } from "vitest";
 import { NO_MIDDLEWARE } from "./registry.ts";
 import { registered, Services } from "./testing/services.ts";
 
@@ -29,6 +29,12 @@ describe("middleware services of one sandbox", () => {
   it("needs nothing for built-in ones, nor for a policy without any", async () => {
     expect(await prepare({}, [])).toEqual({ registry: NO_MIDDLEWARE, problem: undefined });
     expect((await prepare({ "openshell/regex": { mode: "redact" } }, [])).registry).toBe(NO_MIDDLEWARE);
+    const limits = vi.spyOn(AbortSignal, "timeout");
+    await prepare({}, []);
+    expect(limits, "a timer that outlives the change").not.toHaveBeenCalled();
+    await prepare({ a: {} }, [registered("a")]);
+    expect(limits).toHaveBeenCalledOnce();
+    limits.mockRestore();
   });
 
   it("connects to what the policy names and to nothing else", async () => {

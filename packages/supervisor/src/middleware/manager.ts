@@ -51,8 +51,13 @@ export class MiddlewareManager implements AsyncDisposable {
   /** Ends within {@link MiddlewareLimit.prepareMs}, and never rejects. Equal registries are the same object. */
   async prepare(config: MiddlewareDelivery): Promise<PreparedRegistry> {
     this.#recovering?.abort();
-    const limit = AbortSignal.timeout(MiddlewareLimit.prepareMs);
-    const registry = await this.#prepare(config, AbortSignal.any([this.#stop.signal, limit]));
+    const { signal } = this.#stop;
+    // Most configurations name no service, and the limit would outlive each by seconds.
+    const limited =
+      namedServices(config.policy).size > 0
+        ? AbortSignal.any([signal, AbortSignal.timeout(MiddlewareLimit.prepareMs)])
+        : signal;
+    const registry = await this.#prepare(config, limited);
     return { registry, problem: problemOf(registry) };
   }
 
