@@ -8,6 +8,7 @@ import { type TestHost, TestInternet } from "../../support/internet/index.ts";
 import { expectNoLeaks, type Inventory, takeInventory } from "../../support/leaks.ts";
 import { OPENSHELL } from "../../support/openshell.ts";
 import { newSecret } from "../../support/secrets.ts";
+import { allowedMs } from "../../support/slowness.ts";
 
 /** The whole product while parts of it are killed, as a person with a command line sees it. */
 
@@ -45,9 +46,6 @@ for number in range(int(sys.argv[1])):
     time.sleep(0.025)
 sys.exit(7)
 `;
-
-import { allowedMs } from "../../support/slowness.ts";
-
 const LINES = 200;
 const BACK_WITHIN_MS = 2_000;
 /** A sandbox whose command has ended waits 30 s for somebody to take its output. */

@@ -39,8 +39,6 @@ while time.time() < end and not os.path.exists("${ENOUGH}"):
     time.sleep(0.002)
 `;
 
-import { allowedMs } from "../../support/slowness.ts";
-
 /** From the acknowledgement of a change until it decides, in ms; the median of the changes. */
 const BUDGET_MS = 50;
 const CHANGES = 10;
@@ -126,9 +124,8 @@ test.each(KINDS)("(%s) the next request follows a change", { timeout: 90_000 }, 
     return late === undefined ? 0 : late[0] - acknowledged;
   });
   delays.sort((a, b) => a - b);
-  const budget = allowedMs(BUDGET_MS);
-  expect(delays[CHANGES / 2], `delays in ms: ${delays.join(", ")}`).toBeLessThanOrEqual(budget);
-  expect(delays.at(-1), `delays in ms: ${delays.join(", ")}`).toBeLessThanOrEqual(5 * budget);
+  expect(delays[CHANGES / 2], `delays in ms: ${delays.join(", ")}`).toBeLessThanOrEqual(BUDGET_MS);
+  expect(delays.at(-1), `delays in ms: ${delays.join(", ")}`).toBeLessThanOrEqual(5 * BUDGET_MS);
 });
 
 /** Lines of the log that came after a time (ms). */
@@ -182,7 +179,7 @@ test.each(KINDS)(
     const startedAt = performance.now();
     await set(policy(API));
     const { code, error } = await running;
-    expect(performance.now() - startedAt).toBeLessThan(allowedMs(2_000));
+    expect(performance.now() - startedAt).toBeLessThan(2_000);
     expect(Number(code), error).toBeGreaterThan(0);
     await expect.poll(() => bulk.received().connections.filter(({ closed }) => !closed)).toEqual([]);
     await sandbox.logged(new RegExp(`NET:RESET .*${bulk.name}`));
