@@ -63,7 +63,15 @@ const helpersOf = ({ launched: { pid } }: TestSandbox): number[] =>
     .trim()
     .split(" ")
     .map(Number)
-    .filter((child) => readFileSync(`/proc/${child}/comm`, "utf8") === "openshell-init\n");
+    .filter((child) => nameOf(child) === "openshell-init\n");
+/** Of a process that ended since it was listed, none. */
+function nameOf(pid: number): string | undefined {
+  try {
+    return readFileSync(`/proc/${pid}/comm`, "utf8");
+  } catch {
+    return undefined;
+  }
+}
 const CLIENT = "import socket, sys, time; s = socket.create_connection((sys.argv[1], 443), 5); time.sleep(60)";
 
 describe("identify", () => {
