@@ -15,6 +15,7 @@ import {
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { enterAsUserCommand, enterCommand } from "./support/enter.ts";
+import { failuresOf } from "./support/failures.ts";
 import type { Mode } from "./support/mode.ts";
 import { preparePrograms } from "./support/programs.ts";
 import { createTestUser, loginEnvironment, type TestUser } from "./support/user.ts";
@@ -26,7 +27,7 @@ import { createTestUser, loginEnvironment, type TestUser } from "./support/user.
  *
  * Root runs both modes at once by default and makes an unprivileged account for the second; anyone else runs as themselves.
  * The programs are built first, since there is no network where the tests run. TMPDIR is a folder of the pass, which
- * is removed with it. The summary lines come last, one a pass. Exit status: 0 when every pass succeeded.
+ * is removed with it. What failed and the summary lines come last, one a pass. Exit status: 0 when every pass succeeded.
  */
 
 /** Debian package by the command that the tests need of it. */
@@ -45,6 +46,8 @@ const repository = resolve(import.meta.dirname, "..");
 interface Pass {
   readonly mode: Mode;
   readonly ok: boolean;
+  /** What failed, for people. */
+  readonly failures: readonly string[];
   readonly line: string;
 }
 
@@ -98,13 +101,19 @@ function run(
 function summarise(mode: Mode, code: number, reportFile: string, startedAt: number): Pass {
   const seconds = ((performance.now() - startedAt) / 1000).toFixed(1);
   if (!existsSync(reportFile)) {
-    return { mode, ok: false, line: `system tests as ${mode}: did not finish (exit ${code}), ${seconds} s` };
+    return {
+      mode,
+      ok: false,
+      failures: [],
+      line: `system tests as ${mode}: did not finish (exit ${code}), ${seconds} s`,
+    };
   }
   const report = JSON.parse(readFileSync(reportFile, "utf8")) as Report;
   const skipped = report.numPendingTests + report.numTodoTests;
   const counts = `${report.numPassedTests} passed, ${report.numFailedTests} failed, ${skipped} skipped`;
   const ok = code === 0 && report.success;
-  return { mode, ok, line: `system tests as ${mode}: ${ok ? "ok" : "FAILED"}, ${counts}, ${seconds} s` };
+  const failures = failuresOf(reportFile, repository);
+  return { mode, ok, failures, line: `system tests as ${mode}: ${ok ? "ok" : "FAILED"}, ${counts}, ${seconds} s` };
 }
 
 /** Locale, colour and CI of the caller; everything else of its environment stays out of a user's pass. */
@@ -266,6 +275,7 @@ async function main(args: readonly string[]): Promise<number> {
   if (mayUsePrograms(rest)) await preparePrograms();
 
   const passes = wanted === "both" ? await bothPasses(rest) : [await onePass(wanted as Mode, root, rest)];
+  for (const pass of passes) for (const failure of pass.failures) console.log(`as ${pass.mode}: ${failure}`);
   for (const pass of passes) console.log(pass.line);
   return passes.every((pass) => pass.ok) ? 0 : 1;
 }
