@@ -108,6 +108,38 @@ describe("Host", () => {
     expect(log.warn).toHaveBeenCalledTimes(1);
   });
 
+  it("lived on for ever when its gateway was killed before it knew the host, and no sandbox was given to it", async () => {
+    const limit = vi.spyOn(Limits, "lonelyMs", "get").mockReturnValue(100 as 60_000);
+    refuse = true;
+    const end = await host.run();
+    expect(end).toEqual({ reason: "no gateway and no sandboxes", code: 0 });
+    expect(dials).toBeGreaterThan(1);
+    limit.mockRestore();
+  });
+
+  it("stays without a gateway as long as it has a sandbox", async () => {
+    const limit = vi.spyOn(Limits, "lonelyMs", "get").mockReturnValue(200 as 60_000);
+    open = async () => supervisor(events, "first");
+    let ended = false;
+    const end = host.run().then((value) => {
+      ended = true;
+      return value;
+    });
+    tell({ case: "accepted", value: create(HostAcceptedSchema) });
+    tell({ case: "attach", value: attach() });
+    await vi.waitFor(() => expect(log.info).toHaveBeenCalledWith(expect.anything(), "attached"));
+    await new Promise((resolve) => setTimeout(resolve, 400));
+    // It is there all the time: nothing counts before the gateway has gone.
+    expect(ended).toBe(false);
+    refuse = true;
+    down.close();
+    await new Promise((resolve) => setTimeout(resolve, 600));
+    expect(ended).toBe(false);
+    limit.mockRestore();
+    await host[Symbol.asyncDispose]();
+    expect(await end).toEqual({ reason: "stopped", code: 0 });
+  });
+
   it("names in its heartbeat whose evidence has lapsed: what nothing vouches for, and what is not open yet", async () => {
     const interval = vi.spyOn(Limits, "heartbeatMs", "get").mockReturnValue(20 as 5_000);
     const opening = Promise.withResolvers<SandboxSupervisor>();

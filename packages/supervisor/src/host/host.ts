@@ -47,7 +47,8 @@ export interface HostEnd {
 
 /**
  * A supervisor host: many sandboxes, one stream of assignments. Sandboxes go on while the gateway is away; the host
- * dials until it is back. It ends when the gateway says so, or refuses it.
+ * dials until it is back. It ends when the gateway says so, or refuses it, and without sandboxes when none comes back for
+ * {@link Limits.lonelyMs}.
  */
 export class Host implements AsyncDisposable {
   readonly #deps: HostDeps;
@@ -57,9 +58,12 @@ export class Host implements AsyncDisposable {
   readonly #stop = new AbortController();
   #uplink: BoundedQueue<HostUplink> | undefined;
   #away = false;
+  /** Monotonic time at which a gateway was there last. */
+  #seen: number;
 
   constructor(deps: HostDeps) {
     this.#deps = deps;
+    this.#seen = deps.clock.monotonic();
   }
 
   /** Dials again at once: somebody says that the gateway is back. */
@@ -83,6 +87,7 @@ export class Host implements AsyncDisposable {
         this.#away = true;
       }
       if (this.#stop.signal.aborted) return { reason: "stopped", code: 0 };
+      if (this.#lonely) return { reason: "no gateway and no sandboxes", code: 0 };
       link.reset();
       if (clock.monotonic() - startedAt > 1_000) backoff = Limits.reconnectMinimumMs;
       const poked = new Promise<void>((resolve) => {
@@ -91,6 +96,12 @@ export class Host implements AsyncDisposable {
       await Promise.race([clock.sleep(backoff), poked]);
       backoff = Math.min(backoff * 2, Limits.reconnectMaximumMs);
     }
+  }
+
+  /** Nobody would miss it: it has no sandboxes, and no gateway has been there for so long. */
+  get #lonely(): boolean {
+    const holds = this.#sandboxes.size + this.#leaving.size > 0;
+    return !holds && this.#deps.clock.monotonic() - this.#seen > Limits.lonelyMs;
   }
 
   /** Lets go of every sandbox and ends `run`. */
@@ -123,6 +134,7 @@ export class Host implements AsyncDisposable {
         held,
       }),
     });
+    let accepted = false;
     const stopBeat = new AbortController();
     const stream = link.sessions.connectHost(uplink, {
       signal: this.#stop.signal,
@@ -133,6 +145,7 @@ export class Host implements AsyncDisposable {
         if (message.message.case === "accepted") {
           if (this.#away) this.#deps.log.info({}, "the gateway is back");
           this.#away = false;
+          accepted = true;
           void this.#beat(stopBeat.signal, clock);
         }
         const end = await this.#handle(message);
@@ -140,6 +153,7 @@ export class Host implements AsyncDisposable {
       }
       return undefined;
     } finally {
+      if (accepted) this.#seen = clock.monotonic();
       stopBeat.abort();
       uplink.close();
     }
