@@ -38,24 +38,37 @@ function shortened(message: string): string {
   return ours.map((line) => `    ${line}`).join("\n");
 }
 
-/** Lines to print; none when nothing failed. `reportFile` is what `--reporter=json` wrote; `root` is left out of paths. */
-export function failuresOf(reportFile: string, root: string): readonly string[] {
+export interface Failure {
+  /** Path of the test file below the root. */
+  readonly file: string;
+  /** Undefined: the file failed before or after its tests. */
+  readonly test: string | undefined;
+  /** For people: where, and the beginning of the message. */
+  readonly text: string;
+}
+
+/** `reportFile` is what `--reporter=json` wrote; `root` is left out of paths. */
+export function failuresOf(reportFile: string, root: string): readonly Failure[] {
   const report = JSON.parse(readFileSync(reportFile, "utf8")) as FailureReport;
-  const failures: string[] = [];
-  for (const file of report.testResults) {
-    const path = file.name.startsWith(`${root}/`) ? file.name.slice(root.length + 1) : file.name;
-    const failed = file.assertionResults.filter((test) => test.status === "failed");
-    for (const test of failed) {
-      failures.push(`FAILED ${path}: ${test.fullName}\n${shortened((test.failureMessages ?? []).join("\n"))}`);
-    }
-    if (file.status === "failed" && failed.length === 0) failures.push(`FAILED ${path}\n${shortened(file.message)}`);
+  const failures: Failure[] = [];
+  for (const { name, status, message, assertionResults } of report.testResults) {
+    const file = name.startsWith(`${root}/`) ? name.slice(root.length + 1) : name;
+    const failed = assertionResults.filter((test) => test.status === "failed");
+    for (const { fullName: test, failureMessages } of failed)
+      failures.push({ file, test, text: `${file}: ${test}\n${shortened((failureMessages ?? []).join("\n"))}` });
+    if (status === "failed" && failed.length === 0)
+      failures.push({ file, test: undefined, text: `${file}\n${shortened(message)}` });
   }
-  const rest = failures.length - FAILURES;
-  return rest > 0 ? [...failures.slice(0, FAILURES), `FAILED: ${rest} more`] : failures;
+  return failures;
+}
+
+/** Says each after `label`, the first ones with their messages. */
+export function tellFailures(label: string, failures: readonly Failure[]): void {
+  for (const { text } of failures.slice(0, FAILURES)) console.log(`${label} ${text}`);
+  if (failures.length > FAILURES) console.log(`${label} ${failures.length - FAILURES} more`);
 }
 
 if (import.meta.main) {
-  for (const file of process.argv.slice(2).filter((path) => existsSync(path))) {
-    for (const line of failuresOf(file, process.cwd())) console.log(line);
-  }
+  for (const file of process.argv.slice(2).filter((path) => existsSync(path)))
+    tellFailures("FAILED", failuresOf(file, process.cwd()));
 }
