@@ -22,7 +22,7 @@ describe("delivery to one session", () => {
     expect(session.sent).toEqual([]);
     session.delivery.bootstrapDone();
     await settle();
-    expect(session.story).toEqual(["environment p1", "config 2"]);
+    expect(session.story).toEqual(["config 2"]);
   });
 
   describe("of a running sandbox", () => {
@@ -48,19 +48,19 @@ describe("delivery to one session", () => {
       session.stored = { ...session.stored, version: 2 };
       session.delivery.reconcile();
       await settle();
-      expect(session.story).toEqual(["environment p1", "config 2"]);
+      expect(session.story).toEqual(["config 2"]);
     });
 
     it("has one update of a component in flight, and sends the newest after its answer, whatever came in between", async () => {
       for (const version of [2, 3, 4]) await session.change({ version });
-      expect(session.story).toEqual(["environment p1", "config 2"]);
+      expect(session.story).toEqual(["config 2"]);
       expect(session.builds).toBe(1);
       await applyAll();
-      expect(session.story).toEqual(["environment p1", "config 2", "environment p1", "config 4"]);
-      expect(session.sent.map(({ sequence }) => sequence)).toEqual([1n, 1n, 2n, 2n]);
+      expect(session.story).toEqual(["config 2", "config 4"]);
+      expect(session.sent.map(({ sequence }) => sequence)).toEqual([1n, 2n]);
       await applyAll();
       expect(session.builds).toBe(2);
-      expect(session.sent).toHaveLength(4);
+      expect(session.sent).toHaveLength(2);
     });
 
     it("sends what is acknowledged no second time", async () => {
@@ -96,7 +96,7 @@ describe("delivery to one session", () => {
     it("counts an acknowledgement when its outcome is durable, not before", async () => {
       const stores = Promise.withResolvers<void>();
       session.record = () => stores.promise;
-      await session.change({ version: 2 });
+      await session.change({ version: 2, providers: "p2" });
       const [environment, config] = session.sent;
       void session.answer(environment, Outcome.APPLIED);
       void session.answer(config, Outcome.APPLIED);
@@ -115,14 +115,14 @@ describe("delivery to one session", () => {
       session.record = async () => {
         throw new Error("disk full");
       };
-      await session.change({ version: 2 });
+      await session.change({ version: 2, providers: "p2" });
       await session.answer(session.sent[0], Outcome.APPLIED);
       await session.answer(session.sent[1], Outcome.APPLIED);
       expect(session.errors.length).toBeGreaterThan(0);
       session.record = async (outcome) => void session.outcomes.push(outcome);
       clock.advance(BUILD_RETRY_LAST_MS);
       await settle();
-      expect(session.story.slice(2)).toEqual(["environment p1", "config 2"]);
+      expect(session.story.slice(2)).toEqual(["environment p2", "config 2"]);
       await session.answer(session.sent[2], Outcome.IGNORED_DUPLICATE);
       await session.answer(session.sent[3], Outcome.IGNORED_DUPLICATE);
       expect(session.outcomes).toMatchObject([{ applied: true }, { applied: true, news: true }]);
@@ -145,32 +145,29 @@ describe("delivery to one session", () => {
       "does not acknowledge outcome %i at revision %j, and tries again with the reconcile or a change only",
       async (outcome, revision, verdict) => {
         await session.change({ version: 2 });
-        await session.answer(session.sent[0], Outcome.APPLIED);
-        await session.answer(session.sent[1], outcome, revision);
+        await session.answer(session.sent[0], outcome, revision);
         expect(session.outcomes.at(-1)).toMatchObject({ applied: false, verdict, component: "config" });
         session.delivery.markDirty();
         await settle();
-        expect(session.sent).toHaveLength(2);
+        expect(session.sent).toHaveLength(1);
         session.delivery.reconcile();
         await settle();
-        expect(session.story).toEqual(["environment p1", "config 2", "config 2"]);
+        expect(session.story).toEqual(["config 2", "config 2"]);
       },
     );
 
     it("delivers a policy that was in force before a refused one, for what was in force may be so no more", async () => {
       await session.change({ version: 2 });
-      await session.answer(session.sent[0], Outcome.APPLIED);
-      await session.answer(session.sent[1], Outcome.FAILED_CLOSED);
+      await session.answer(session.sent[0], Outcome.FAILED_CLOSED);
       await session.change({ version: 1 });
-      expect(session.story.slice(2)).toEqual(["environment p1", "config 1"]);
-      await session.answer(session.sent[2], Outcome.APPLIED);
-      await session.answer(session.sent[3], Outcome.APPLIED);
+      expect(session.story.slice(1)).toEqual(["config 1"]);
+      await session.answer(session.sent[1], Outcome.APPLIED);
       expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: true, facts: { policyVersion: 1 } });
     });
 
     it("begins a session anew whose supervisor has no configuration in force", async () => {
       await session.change({ version: 2 });
-      const update = session.sent[1]!;
+      const update = session.sent[0]!;
       const failure = { code: "apply_unavailable", message: "no configuration was accepted yet" };
       await session.answer(update, Outcome.UNSUPPORTED, "", failure);
       expect(session.failed).toBeInstanceOf(Error);
@@ -178,37 +175,35 @@ describe("delivery to one session", () => {
 
     it("counts a retained local override as acknowledged, though nothing of it is in force", async () => {
       await session.change({ version: 2 });
-      await session.answer(session.sent[0], Outcome.APPLIED);
-      await session.answer(session.sent[1], Outcome.RETAINED_LOCAL_OVERRIDE);
+      await session.answer(session.sent[0], Outcome.RETAINED_LOCAL_OVERRIDE);
       expect(session.outcomes.at(-1)).toMatchObject({ verdict: "acknowledged", applied: false });
       session.delivery.reconcile();
       await settle();
-      expect(session.sent).toHaveLength(2);
+      expect(session.sent).toHaveLength(1);
     });
 
     it("asks again for what is in force in part, with each reconcile until it is whole", async () => {
       await session.change({ version: 2 });
-      await session.answer(session.sent[0], Outcome.APPLIED);
-      await session.answer(session.sent[1], Outcome.DEGRADED);
+      await session.answer(session.sent[0], Outcome.DEGRADED);
       expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: true });
       session.delivery.markDirty();
       await settle();
-      expect(session.sent).toHaveLength(2);
+      expect(session.sent).toHaveLength(1);
       session.delivery.reconcile();
       await settle();
-      await session.answer(session.sent[2], Outcome.DEGRADED);
+      await session.answer(session.sent[1], Outcome.DEGRADED);
       expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: false });
       session.delivery.reconcile();
       await settle();
-      await session.answer(session.sent[3], Outcome.IGNORED_DUPLICATE);
+      await session.answer(session.sent[2], Outcome.IGNORED_DUPLICATE);
       expect(session.outcomes.at(-1)).toMatchObject({ applied: true, news: true });
       session.delivery.reconcile();
       await settle();
-      expect(session.story.slice(2)).toEqual(["config 2", "config 2"]);
+      expect(session.story.slice(1)).toEqual(["config 2", "config 2"]);
     });
 
     it("ignores late and unmatched answers", async () => {
-      await session.change({ version: 2 });
+      await session.change({ version: 2, providers: "p2" });
       const [environment, config] = session.sent;
       await session.answer({ ...config!, updateId: "x" }, Outcome.APPLIED);
       await session.answer({ ...config!, sequence: 9n }, Outcome.APPLIED);
@@ -304,8 +299,8 @@ describe("delivery to one session", () => {
         await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
         await session.answer(session.sent[2], Outcome.AWAITING_COMPONENT);
         // What waits is of version 2, whatever the answer to version 3 says.
-        await session.change({ version: 3 });
-        expect(session.story.slice(3)).toEqual(["environment p2", "config 3"]);
+        await session.change({ version: 3, providers: "p3" });
+        expect(session.story.slice(3)).toEqual(["environment p3", "config 3"]);
         await session.answer(session.sent[4], Outcome.APPLIED, undefined, undefined, together);
         expect(session.outcomes).toMatchObject([{ component: "config" }, { component: "config" }]);
       });
@@ -374,25 +369,26 @@ describe("delivery to one session", () => {
         expect(session.sent).toHaveLength(5);
       });
 
-      it("does not call the same values under another policy news", async () => {
+      it("sends the values of providers no second time for another policy, nor opens them", async () => {
         await session.change({ version: 2 });
         await session.answer(session.sent[0], Outcome.APPLIED);
-        expect(session.outcomes).toMatchObject([{ component: "environment", applied: true, news: false }]);
+        expect(session.story).toEqual(["config 2"]);
+        expect(session.opened).toBe(0);
+        expect(session.outcomes).toMatchObject([{ component: "config", applied: true, news: true }]);
       });
     });
 
     it("refuses what is too large to be sent, visibly, and goes on", async () => {
       await session.change({ version: 2, padding: MAX_CONFIG_BYTES });
-      expect(session.story).toEqual(["environment p1"]);
+      expect(session.story).toEqual([]);
       expect(session.outcomes).toMatchObject([
         { component: "config", applied: false, verdict: "rejected", failure: { code: "payload_too_large" } },
       ]);
-      await session.answer(session.sent[0], Outcome.APPLIED);
       session.delivery.markDirty();
       await settle();
-      expect(session.outcomes).toHaveLength(2);
+      expect(session.outcomes).toHaveLength(1);
       await session.change({ version: 3, padding: 0 });
-      expect(session.story.slice(1)).toEqual(["environment p1", "config 3"]);
+      expect(session.story).toEqual(["config 3"]);
     });
 
     it("ends a session that does not answer", async () => {
@@ -433,7 +429,7 @@ describe("delivery to one session", () => {
       session.buildError = undefined;
       clock.advance(BUILD_RETRY_LAST_MS);
       await settle();
-      expect(session.story).toEqual(["environment p1", "config 2"]);
+      expect(session.story).toEqual(["config 2"]);
     });
 
     it("ends the wait after a failure early when there is news, and not for the reconcile", async () => {
@@ -445,14 +441,14 @@ describe("delivery to one session", () => {
       expect(session.builds).toBe(1);
       clock.advance(BUILD_RETRY_FIRST_MS / 2);
       await session.change({ version: 3 });
-      expect(session.story).toEqual(["environment p1", "config 3"]);
+      expect(session.story).toEqual(["config 3"]);
     });
 
     it("sends nothing after its end, and waits for nothing", async () => {
       await session.change({ version: 2 });
       scheduler.unregister(session.delivery);
       await session.change({ version: 3 });
-      expect(session.sent).toHaveLength(2);
+      expect(session.sent).toHaveLength(1);
       clock.advance(ACK_TIMEOUT_MS);
       await settle();
       expect(session.failed).toBeUndefined();

@@ -104,8 +104,6 @@ interface ComponentState {
   degraded: boolean;
   /** Sent next time, whether it was acknowledged or not. */
   again: boolean;
-  /** Provider values acknowledged last; the same under another policy are no news. */
-  values: string;
   inFlight: InFlight | undefined;
 }
 
@@ -141,9 +139,8 @@ export class SessionDelivery {
     this.#workspace = bootstrap.workspace;
     this.#providers = bootstrap.providers;
     const pair = pairing(bootstrap.config);
-    const values = valuesOf(bootstrap.config);
-    this.#config = initial(bootstrap.config.configRevision, pair, values);
-    this.#environment = initial(pair, pair, values);
+    this.#config = initial(bootstrap.config.configRevision, pair);
+    this.#environment = initial(pair, pair);
   }
 
   /** Something is to be sent, built or answered. */
@@ -286,7 +283,6 @@ export class SessionDelivery {
       state.acknowledged = sent.key;
       state.acknowledgedPair = pairing(sent.facts);
       state.refused = "";
-      state.values = valuesOf(sent.facts);
       state.degraded = outcome === ConfigApplyOutcome.DEGRADED;
     } else if (verdict === "staged") {
       state.staged = sent;
@@ -393,10 +389,7 @@ export class SessionDelivery {
     const { facts } = sent;
     const state = this.#state(component);
     const applied = verdict === "acknowledged" && isInForce(outcome);
-    const other =
-      component === "config"
-        ? state.acknowledged !== sent.key || state.degraded !== (outcome === ConfigApplyOutcome.DEGRADED)
-        : state.values !== valuesOf(facts);
+    const other = state.acknowledged !== sent.key || state.degraded !== (outcome === ConfigApplyOutcome.DEGRADED);
     const news = applied && other;
     const contradiction = verdict === "invalid" ? CONTRADICTION : undefined;
     return { component, verdict, applied, news, facts, outcome, failure: contradiction ?? reason };
@@ -440,7 +433,6 @@ function answerTo(name: ComponentName, sent: InFlight, result: ComponentResult):
 function refuse(state: ComponentState, key: string): void {
   state.acknowledged = "";
   state.acknowledgedPair = "";
-  state.values = "";
   state.refused = key;
 }
 
@@ -459,7 +451,7 @@ function factsOf(config: SandboxConfig, settingsRevision: bigint): DeliveredFact
   };
 }
 
-function initial(acknowledged: string, pair: string, values: string): ComponentState {
+function initial(acknowledged: string, pair: string): ComponentState {
   return {
     sequence: 0n,
     acknowledged,
@@ -468,16 +460,8 @@ function initial(acknowledged: string, pair: string, values: string): ComponentS
     acknowledgedPair: pair,
     degraded: false,
     again: false,
-    values,
     inFlight: undefined,
   };
-}
-
-function valuesOf({
-  attachmentEpoch,
-  providerRevision,
-}: Pick<SandboxConfig, "attachmentEpoch" | "providerRevision">): string {
-  return `${attachmentEpoch}|${providerRevision}`;
 }
 
 function componentName(component: ConfigComponent): ComponentName | undefined {

@@ -188,7 +188,7 @@ describe("what is announced", () => {
     session.stored = { ...session.stored, version: 2 };
     session.delivery.bootstrapDone();
     await settle();
-    expect(session.story).toEqual(["environment p1", "config 2"]);
+    expect(session.story).toEqual(["config 2"]);
     const quiet = new OneSession(opened, "q");
     opened.sessions.set("q", quiet);
     quiet.delivery.bootstrapDone();
@@ -213,11 +213,11 @@ describe("the reconcile", () => {
     await tick(clock, RECONCILE_INTERVAL_MS - 1_000);
     expect(all[0]!.builds).toBe(0);
     await tick(clock, 1_000);
-    expect(all[0]!.story).toEqual(["environment p1", "config 2"]);
+    expect(all[0]!.story).toEqual(["config 2"]);
     for (const update of all[0]!.sent) await all[0]!.answer(update, Outcome.APPLIED);
     await tick(clock, 2 * RECONCILE_INTERVAL_MS);
     expect(all[0]!.builds).toBe(3);
-    expect(all[0]!.sent).toHaveLength(2);
+    expect(all[0]!.sent).toHaveLength(1);
     scheduler.close();
     await settle();
     expect(clock.due(10 * RECONCILE_INTERVAL_MS)).toBe(0);
@@ -260,8 +260,8 @@ describe("sessions that come and go", () => {
     scheduler.unregister(old!.delivery);
     await settle();
     expect(sessions.get("s")).toBe(current);
-    expect(current.story).toEqual(["environment p1", "config 3"]);
-    await old!.answer(old!.sent[1], Outcome.APPLIED);
+    expect(current.story).toEqual(["config 3"]);
+    await old!.answer(old!.sent[0], Outcome.APPLIED);
     expect(old!.outcomes).toEqual([]);
     expect(current.delivery.waiting).toBe(true);
     expect(scheduler.counts()).toEqual({ sessions: 1, dirty: 1, waiting: 1 });
@@ -280,7 +280,7 @@ describe("sessions that come and go", () => {
     answers = true;
     clock.advance(BUILD_RETRY_FIRST_MS);
     await settle();
-    expect(all[0]!.story).toEqual(["environment p1", "config 2"]);
+    expect(all[0]!.story).toEqual(["config 2"]);
   });
 
   it("keeps little of each of 2,000 that are idle", async () => {

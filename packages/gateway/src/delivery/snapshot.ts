@@ -68,7 +68,7 @@ export async function buildSnapshot(deps: SnapshotDeps, record: SandboxRecord): 
   });
   const environment = () => {
     const made = buildEnvironment(vault, workspace, attached, policy, now, revision);
-    const complete = create(ProviderEnvironmentSchema, { ...made, attachmentEpoch, policyHash: hash });
+    const complete = create(ProviderEnvironmentSchema, { ...made, attachmentEpoch });
     return redactSecrets(ProviderEnvironmentSchema, complete);
   };
   return { config, providerRevision: revision, workspace, providers, settingsRevision, settings, environment };
@@ -113,9 +113,15 @@ function configRevision(facts: Readonly<Record<string, unknown>>): string {
   return createHash("sha256").update("openshell sandbox config v2\0").update(JSON.stringify(facts)).digest("hex");
 }
 
-/** Identity of a provider environment together with the configuration that it belongs to. */
-export function pairing(component: Pick<SandboxConfig, "attachmentEpoch" | "providerRevision" | "policyHash">): string {
-  return `${component.attachmentEpoch}|${component.providerRevision}|${component.policyHash}`;
+/**
+ * Identity of a provider environment, which both components name. What it takes of a policy, where a credential may be used,
+ * is part of the provider revision: another policy that binds the same needs no other environment.
+ */
+export function pairing({
+  attachmentEpoch,
+  providerRevision,
+}: Pick<SandboxConfig, "attachmentEpoch" | "providerRevision">): string {
+  return `${attachmentEpoch}|${providerRevision}`;
 }
 
 /** What the public API shows of an opaque revision: its first eight bytes as a number. */

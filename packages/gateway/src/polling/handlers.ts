@@ -95,7 +95,7 @@ export function pollingHandlers(deps: PollingDeps): PollingHandlers {
       // While the store was read the token may have been taken back: no secret is opened for it any more.
       if (polling(request.sandboxId, context) !== session) throw over();
       try {
-        return environmentMessage(snapshot.environment(), request);
+        return environmentMessage(snapshot.environment(), snapshot.config.policyHash, request);
       } catch (error) {
         throw unreadable(error);
       }

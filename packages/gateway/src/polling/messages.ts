@@ -20,10 +20,11 @@ import { failure } from "../sessions/failure.ts";
 
 /**
  * A provider environment in the form of the public API. Credentials that nothing confines are withheld: those without an
- * endpoint, and all of them from a supervisor that cannot confine any.
+ * endpoint, and all of them from a supervisor that cannot confine any. `policyHash`: of the policy that it was made under.
  */
 export function environmentMessage(
   environment: ProviderEnvironment,
+  policyHash: string,
   request: GetSandboxProviderEnvironmentRequest,
 ): GetSandboxProviderEnvironmentResponse {
   const isSecret = ({ classification }: ProviderValue): boolean =>
@@ -52,7 +53,7 @@ export function environmentMessage(
     staticCredentialBindings: Object.fromEntries(usable.map((value) => [value.name, binding(value)])),
     nonSecretEnvironmentKeys: open.map(({ name }) => name),
     providerAttachmentEpoch: environment.attachmentEpoch,
-    policyHash: environment.policyHash,
+    policyHash,
     readinessReason: usable.length === secrets.length ? Reason.UNSPECIFIED : withheld,
     stablePlaceholderEnvironmentKeys: request.supportsStablePlaceholderEnvironmentKeys
       ? usable.map(({ name }) => name)

@@ -211,11 +211,8 @@ describe("the supervisor protocol", () => {
     });
     expect(await admission()).toMatchObject({ state: ConfigurationAdmissionState.ACCEPTED, policyVersion: 1 });
     // What was published between the bootstrap's read and now comes right after.
-    const updates = [await peer.next(), await peer.next()];
-    expect(updates.map((message) => (message as { value: ConfigUpdate }).value.component)).toMatchObject([
-      { case: "providerEnvironment" },
-      { case: "sandboxConfig", value: { policyVersion: 2 } },
-    ]);
+    const { component } = ((await peer.next()) as { value: ConfigUpdate }).value;
+    expect(component).toMatchObject({ case: "sandboxConfig", value: { policyVersion: 2 } });
   });
 
   it("counts nothing as acknowledged whose admission could not be stored: the next session begins anew", async () => {
@@ -267,11 +264,8 @@ describe("the supervisor protocol", () => {
     await gateway.until(async () => (await policy()) === PolicyStatus.FAILED, "the refusal");
     expect((await gateway.get()).status).toMatchObject({ phase: SandboxPhase.READY, currentPolicyVersion: 1 });
     await setPolicy("good.example.com");
-    const updates = [await again.next(), await again.next()];
-    expect(updates.map((update) => (update as { value: ConfigUpdate }).value.component)).toMatchObject([
-      { case: "providerEnvironment" },
-      { case: "sandboxConfig", value: { policyVersion: 3 } },
-    ]);
+    const { component } = ((await again.next()) as { value: ConfigUpdate }).value;
+    expect(component).toMatchObject({ case: "sandboxConfig", value: { policyVersion: 3 } });
   });
 
   it.each(["readiness", "prepared"] as const)(

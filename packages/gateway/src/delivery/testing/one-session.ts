@@ -53,7 +53,7 @@ export function configOf({ version, providers, epoch, padding = 0 }: Stored): Sa
 
 export function snapshotOf(stored: Stored, onOpen: () => void = () => {}): Snapshot {
   const config = configOf(stored);
-  const { providerRevision, attachmentEpoch, policyHash } = config;
+  const { providerRevision, attachmentEpoch } = config;
   return {
     config,
     providerRevision,
@@ -63,7 +63,7 @@ export function snapshotOf(stored: Stored, onOpen: () => void = () => {}): Snaps
     settings: { revision: 0n, entries: [] },
     environment: () => {
       onOpen();
-      return create(ProviderEnvironmentSchema, { providerRevision, attachmentEpoch, policyHash });
+      return create(ProviderEnvironmentSchema, { providerRevision, attachmentEpoch });
     },
   };
 }

@@ -1505,8 +1505,8 @@ export declare type SandboxConfig = Message<"openshell.supervisor.v1.SandboxConf
   settings: { [key: string]: string };
 
   /**
-   * Replaced with every change of the set of attached providers. With `provider_revision` and `policy_hash` the identity
-   * that pairs this with a provider environment; equality only.
+   * Replaced with every change of the set of attached providers. With `provider_revision`, and `policy_hash` where both name
+   * one, the identity that pairs this with a provider environment; equality only.
    *
    * @generated from field: string attachment_epoch = 7;
    */
@@ -1631,7 +1631,8 @@ export declare type ProviderEnvironment = Message<"openshell.supervisor.v1.Provi
   attachmentEpoch: string;
 
   /**
-   * Hash of the policy that the bindings were derived from.
+   * Empty: where a credential may be used is part of `provider_revision`, so that this pairs with every policy that binds the
+   * same and is not sent again for another one. A hash pairs it with that policy alone.
    *
    * @generated from field: string policy_hash = 4;
    */
