@@ -425,10 +425,7 @@ function withDelivered(current: SandboxStatus, outcome: ToldOutcome, now: number
   return status;
 }
 
-/**
- * Whether this is an environment that only pairs with another policy now, and the status shows it as in force, and never any trouble
- * with one.
- */
+/** Whether this is an environment that was in force before, and the status shows it so, and never any trouble with one. */
 function saysSo(
   { conditions, configurationAdmission }: SandboxStatus,
   { component, applied, news, facts, outcome }: DeliveryOutcome,
