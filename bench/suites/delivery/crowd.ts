@@ -18,7 +18,8 @@ const IDLE_MS = 10_000;
 const ACKNOWLEDGED_LIMIT_MS = 180_000;
 /** Every look makes the gateway count all of its metrics. */
 const POLL_MS = 100;
-const PROVIDER = "shared";
+/** Attached to each. */
+export const PROVIDER = "shared";
 const SETTING = "ocsf_json_enabled";
 
 interface Held {
