@@ -1,5 +1,4 @@
-import { clone } from "@bufbuild/protobuf";
-import { type SandboxPolicy, SandboxPolicySchema } from "@openshell/api";
+import type { SandboxPolicy } from "@openshell/api";
 import { RuntimeError } from "@openshell/base";
 import { GLOBAL_SCOPE, type PolicyRevision, type Store } from "../store/types.ts";
 import { defaultPolicy } from "./default-policy.ts";
@@ -57,9 +56,26 @@ export async function globalPolicy(store: Reads): Promise<PolicyRevision | undef
 export async function effectivePolicy(store: Reads, sandboxId: string): Promise<EffectivePolicy> {
   const [own, global] = await Promise.all([ownPolicy(store, sandboxId), globalPolicy(store)]);
   if (global === undefined) return { ...own, globalVersion: 0 };
-  const policy = clone(SandboxPolicySchema, own.policy);
-  const { networkPolicies, networkMiddlewares } = clone(SandboxPolicySchema, global.policy);
-  policy.networkPolicies = networkPolicies;
-  policy.networkMiddlewares = networkMiddlewares;
-  return { ...own, policy, hash: policyHash(policy), globalVersion: global.version };
+  const { policy, hash } = underGlobal(own.policy, global.policy);
+  return { ...own, policy, hash, globalVersion: global.version };
+}
+
+interface Composed {
+  readonly global: SandboxPolicy;
+  readonly policy: SandboxPolicy;
+  readonly hash: string;
+}
+
+/** By a sandbox's own policy, which the store gives again and again, and to many sandboxes. */
+const composed = new WeakMap<SandboxPolicy, Composed>();
+
+/** Both are frozen by the store, and so is what comes of them. */
+function underGlobal(own: SandboxPolicy, global: SandboxPolicy): Composed {
+  const known = composed.get(own);
+  if (known?.global === global) return known;
+  const { networkPolicies, networkMiddlewares } = global;
+  const policy: SandboxPolicy = Object.freeze({ ...own, networkPolicies, networkMiddlewares });
+  const made = { global, policy, hash: policyHash(policy) };
+  composed.set(own, made);
+  return made;
 }
