@@ -2,6 +2,7 @@ import { RuntimeError } from "@openshell/base";
 import type { CompiledQuery, Expression, Kysely } from "kysely";
 import { initial } from "./migrations/0001-initial.ts";
 import { configOperations } from "./migrations/0002-config-operations.ts";
+import { currentPolicies } from "./migrations/0003-current-policies.ts";
 
 /** One numbered step of the schema. Steps that a release has carried are never changed, only followed by others. */
 export interface Migration {
@@ -12,7 +13,7 @@ export interface Migration {
 }
 
 /** In order; versions run from 1 without gaps. */
-export const migrations: readonly Migration[] = [initial, configOperations];
+export const migrations: readonly Migration[] = [initial, configOperations, currentPolicies];
 
 /** The version that this build needs. */
 export const SCHEMA_VERSION = migrations.length;

@@ -111,4 +111,19 @@ describe("statements of every delivery", () => {
     for (const id of ["second", "third"]) await run(id);
     expect(asked).toBe(once);
   });
+
+  it("a change of a policy read every revision before it", () => {
+    const policies = policyRepository(queries);
+    const updates = [
+      policies.append({ scope: "s", ...revision }),
+      policies.setStatus("s", 2, "loaded", at),
+      policies.setStatus("s", 2, "failed", at, "why"),
+    ].flatMap(({ statements }) => statements.filter(({ sql }) => sql.startsWith("update")));
+    expect(updates).toHaveLength(4);
+    for (const { sql, parameters } of updates) {
+      const plan = prepare(`explain query plan ${sql}`).all(...(parameters as Values)) as { detail: string }[];
+      // By the whole key, or by status: of those that are current there is one, perhaps two.
+      for (const { detail } of plan) expect(detail).toMatch(/\(scope=\? AND (status|version)[=<]\?/);
+    }
+  });
 });
