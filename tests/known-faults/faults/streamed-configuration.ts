@@ -173,8 +173,8 @@ export const firstLook: Group = {
           without: [
             {
               file: DELIVERY,
-              from: "this.#config = initial(bootstrap.config.configRevision, pair, values);",
-              to: 'this.#config = initial("", pair, values);',
+              from: "this.#config = initial(bootstrap.config.configRevision, pair);",
+              to: 'this.#config = initial("", pair);',
             },
           ],
         },
