@@ -19,7 +19,7 @@ export interface Result {
   readonly met?: boolean;
   /**
    * Whether it is met when the budget is scaled to this machine: the budget divided by the reference point that it
-   * states, times the one measured here. Absent where none is stated.
+   * states, times the one measured here, or by a yardstick. Absent where there is neither.
    */
   readonly metScaled?: boolean;
   /** Further figures of the same measurement. */
@@ -32,6 +32,8 @@ export interface Budget {
   readonly atMost?: number;
   readonly atLeast?: number;
   readonly reference?: number;
+  /** `atMost` for a machine as slow as this one, where a yardstick was measured (yardstick.ts). */
+  readonly scaledAtMost?: number;
 }
 
 /** Judges a figure. */
@@ -40,10 +42,13 @@ export function judge(figure: Omit<Result, "budget" | "met" | "metScaled">, budg
   const holds = (scale: number): boolean =>
     figure.measured <= (budget.atMost ?? Number.POSITIVE_INFINITY) * scale &&
     figure.measured >= (budget.atLeast ?? Number.NEGATIVE_INFINITY) * scale;
+  const { scaledAtMost } = budget;
   const scaled =
-    budget.reference === undefined || figure.reference === undefined
-      ? {}
-      : { metScaled: holds(figure.reference.value / budget.reference) };
+    scaledAtMost !== undefined
+      ? { metScaled: figure.measured <= scaledAtMost }
+      : budget.reference === undefined || figure.reference === undefined
+        ? {}
+        : { metScaled: holds(figure.reference.value / budget.reference) };
   const { atMost, atLeast } = budget;
   const limit = { ...(atMost === undefined ? {} : { atMost }), ...(atLeast === undefined ? {} : { atLeast }) };
   return { ...figure, budget: budget.text, limit, met: holds(1), ...scaled };
