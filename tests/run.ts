@@ -15,9 +15,10 @@ import {
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { enterAsUserCommand, enterCommand } from "./support/enter.ts";
-import { type Failure, failuresOf, tellFailures } from "./support/failures.ts";
+import { type Failure, failuresOf, nameOf, passedIn, tellFailures, unhandledIn } from "./support/failures.ts";
 import type { Mode } from "./support/mode.ts";
 import { preparePrograms } from "./support/programs.ts";
+import { UNHANDLED_FILE } from "./support/unhandled-reporter.ts";
 import { createTestUser, loginEnvironment, type TestUser } from "./support/user.ts";
 
 /**
@@ -51,6 +52,7 @@ interface Pass {
   readonly mode: Mode;
   readonly ok: boolean;
   readonly failures: readonly Failure[];
+  readonly passed: ReadonlySet<string>;
   readonly line: string;
 }
 
@@ -66,9 +68,19 @@ interface Report {
 /** vitest's command line. */
 function vitestCommand(reportFile: string, rest: readonly string[]): readonly string[] {
   const vitest = join(repository, "node_modules", "vitest", "vitest.mjs");
-  const reporters = ["--reporter=default", "--reporter=json", `--outputFile.json=${reportFile}`];
+  const unhandled = join(repository, "tests", "support", "unhandled-reporter.ts");
+  const reporters = ["default", "json", unhandled].map((name) => `--reporter=${name}`);
   // The native loader writes no file: the user may not write to the checkout.
-  const options = ["--project", "system", "--root", repository, "--configLoader", "native", ...reporters];
+  const options = [
+    "--project",
+    "system",
+    "--root",
+    repository,
+    "--configLoader",
+    "native",
+    ...reporters,
+    `--outputFile.json=${reportFile}`,
+  ];
   return [process.execPath, vitest, "run", ...options, ...rest];
 }
 
@@ -107,7 +119,8 @@ function summarise(mode: Mode, code: number, reportFile: string, startedAt: numb
     return {
       mode,
       ok: false,
-      failures: [],
+      failures: unhandledIn(join(dirname(reportFile), UNHANDLED_FILE)),
+      passed: new Set(),
       line: `system tests as ${mode}: did not finish (exit ${code}), ${seconds} s`,
     };
   }
@@ -115,8 +128,16 @@ function summarise(mode: Mode, code: number, reportFile: string, startedAt: numb
   const skipped = report.numPendingTests + report.numTodoTests;
   const counts = `${report.numPassedTests} passed, ${report.numFailedTests} failed, ${skipped} skipped`;
   const ok = code === 0 && report.success;
-  const failures = failuresOf(reportFile, repository);
-  return { mode, ok, failures, line: `system tests as ${mode}: ${ok ? "ok" : "FAILED"}, ${counts}, ${seconds} s` };
+  const outside = unhandledIn(join(dirname(reportFile), UNHANDLED_FILE));
+  const failures = [...failuresOf(reportFile, repository), ...outside];
+  const passed = passedIn(reportFile, repository);
+  return {
+    mode,
+    ok,
+    failures,
+    passed,
+    line: `system tests as ${mode}: ${ok ? "ok" : "FAILED"}, ${counts}, ${seconds} s`,
+  };
 }
 
 /** Locale, colour and CI of the caller; everything else of its environment stays out of a user's pass. */
@@ -234,26 +255,28 @@ async function bothPasses(rest: readonly string[]): Promise<readonly Pass[]> {
 const SECOND_ATTEMPTS = 3;
 const ONE_ATTEMPT = /^tests\/(security|faults)\/|attack/;
 
-/** Runs files that failed beside the other pass again, alone. A pass whose files all succeed then is ok; its failures stay named. */
+/** Runs files that failed beside the other pass again, alone. A pass whose tests all succeed then is ok; its failures stay named. */
 async function secondAttempts(passes: readonly Pass[], root: boolean): Promise<readonly Pass[]> {
   const failures = passes.flatMap((pass) => pass.failures);
   const failed = passes.map((pass) => [...new Set(pass.failures.map(({ file }) => file))]);
   const files = failed.flat();
   const hopeless =
-    interruption.signal.aborted ||
     passes.some((pass) => !pass.ok && pass.failures.length === 0) ||
-    failures.some(({ file, test }) => test === undefined || ONE_ATTEMPT.test(file));
+    failures.some(({ file, test }) => test === undefined || ONE_ATTEMPT.test(file)) ||
+    // What fails in both is no chance, or one that both have in common.
+    new Set(files).size < files.length;
   if (files.length === 0 || files.length > SECOND_ATTEMPTS || hopeless) return passes;
   const judged: Pass[] = [];
   for (const [index, pass] of passes.entries()) {
     const again = failed[index]!;
-    if (again.length === 0) {
+    if (again.length === 0 || interruption.signal.aborted) {
       judged.push(pass);
       continue;
     }
     console.log(`\n== once more as ${pass.mode}, alone: ${again.join(" ")}`);
     const second = await onePass(pass.mode, root, again);
-    judged.push(second.ok ? { ...pass, ok: true, line: pass.line.replace("FAILED", "ok alone") } : pass);
+    const succeeded = second.ok && pass.failures.every(({ file, test }) => second.passed.has(nameOf(file, test ?? "")));
+    judged.push(succeeded ? { ...pass, ok: true, line: pass.line.replace("FAILED", "ok alone") } : pass);
   }
   return judged;
 }

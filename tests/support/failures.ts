@@ -55,11 +55,35 @@ export function failuresOf(reportFile: string, root: string): readonly Failure[]
     const file = name.startsWith(`${root}/`) ? name.slice(root.length + 1) : name;
     const failed = assertionResults.filter((test) => test.status === "failed");
     for (const { fullName: test, failureMessages } of failed)
-      failures.push({ file, test, text: `${file}: ${test}\n${shortened((failureMessages ?? []).join("\n"))}` });
-    if (status === "failed" && failed.length === 0)
+      failures.push({ file, test, text: `${nameOf(file, test)}\n${shortened((failureMessages ?? []).join("\n"))}` });
+    // A hook that failed, or the file as a whole: beside failed tests too.
+    if (status === "failed" && (failed.length === 0 || message !== ""))
       failures.push({ file, test: undefined, text: `${file}\n${shortened(message)}` });
   }
   return failures;
+}
+
+/** What failed outside of any test; `unhandledFile` is what the reporter for that wrote, if there was anything. */
+export function unhandledIn(unhandledFile: string): readonly Failure[] {
+  if (!existsSync(unhandledFile)) return [];
+  const texts = JSON.parse(readFileSync(unhandledFile, "utf8")) as readonly string[];
+  return texts.map((text) => ({ file: "", test: undefined, text: `outside of any test\n${shortened(text)}` }));
+}
+
+/** Names of the tests that passed, with their files. */
+export function passedIn(reportFile: string, root: string): ReadonlySet<string> {
+  const report = JSON.parse(readFileSync(reportFile, "utf8")) as FailureReport;
+  const names = report.testResults.flatMap(({ name, assertionResults }) =>
+    assertionResults
+      .filter(({ status }) => status === "passed")
+      .map(({ fullName }) => nameOf(name.startsWith(`${root}/`) ? name.slice(root.length + 1) : name, fullName)),
+  );
+  return new Set(names);
+}
+
+/** A test among those of all files. */
+export function nameOf(file: string, test: string): string {
+  return `${file}: ${test}`;
 }
 
 /** Says each after `label`, the first ones with their messages. */

@@ -111,9 +111,9 @@ describe("the configuration of a sandbox", () => {
     const before = supervisor.accepted!.sandboxConfig!;
     const { version, policyHash } = await update(policy({ api: rule("api.example.com") }));
     expect(version).toBe(2);
-    const [environment, config] = supervisor.updates.map(({ component }) => component);
-    expect([environment?.case, config?.case]).toEqual(["providerEnvironment", "sandboxConfig"]);
-    expect(environment?.value).toMatchObject({ policyHash, providerRevision: before.providerRevision });
+    const [config, ...others] = supervisor.updates.map(({ component }) => component);
+    // The providers' credentials are used where they were before.
+    expect([config?.case, others]).toEqual(["sandboxConfig", []]);
     expect(config?.value).toMatchObject({
       policyVersion: 2,
       policyHash,
@@ -127,12 +127,12 @@ describe("the configuration of a sandbox", () => {
     ]);
   });
 
-  it("is stored with its outcome, and no environment with it that only pairs with another policy now", async () => {
+  it("is stored in one write and its outcome in another, and no environment with it that stays as it was", async () => {
     const supervisor = await ready({ policy: policy() });
     const version = async () => (await gateway.store.sandboxes.byId(supervisor.attach.sandboxId))!.resourceVersion;
     const before = await version();
     await update(policy({ api: rule("api.example.com") }));
-    expect(supervisor.updates.map(({ component }) => component.case)).toContain("providerEnvironment");
+    expect(supervisor.updates.map(({ component }) => component.case)).toEqual(["sandboxConfig"]);
     expect((await version()) - before).toBe(2n);
   });
 
@@ -147,7 +147,7 @@ describe("the configuration of a sandbox", () => {
     gateway.host!.outcomeOf = ({ component }) =>
       component.case === "sandboxConfig" ? ConfigApplyOutcome.FAILED_CLOSED : ConfigApplyOutcome.APPLIED;
     await update(policy({ api: rule("api.example.com") }));
-    expect(supervisor.updates).toHaveLength(2);
+    expect(supervisor.updates).toHaveLength(1);
     const current = async () => (await gateway.get()).status?.conditions.find(({ type }) => type === "PolicyCurrent");
     expect(await current()).toMatchObject({ status: "False", reason: "RefusedAndClosed" });
     expect(await status()).toMatchObject({ activeVersion: 1, revision: { version: 2, status: PolicyStatus.FAILED } });

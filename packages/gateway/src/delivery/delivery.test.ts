@@ -369,6 +369,52 @@ describe("delivery to one session", () => {
         expect(session.sent).toHaveLength(5);
       });
 
+      it("forgets a half that waited when a configuration of another pair comes into force: so did the supervisor", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.AWAITING_COMPONENT);
+        // Both times.
+        await session.answer(session.sent[1], Outcome.FAILED_CLOSED);
+        await session.answer(session.sent[2], Outcome.FAILED_CLOSED);
+        await session.change({ version: 3, providers: "p1" });
+        expect(session.story.slice(2)).toEqual(["config 2", "config 3"]);
+        await session.answer(session.sent[3], Outcome.APPLIED);
+        // A binding that the second one took away would go on otherwise, until the reconcile.
+        await session.change({ version: 4, providers: "p2" });
+        expect(session.story.slice(4)).toEqual(["environment p2", "config 4"]);
+      });
+
+      it("sends a refused half once more with each configuration of its pair that comes into force", async () => {
+        await session.change({ version: 2, providers: "p2" });
+        await session.answer(session.sent[0], Outcome.FAILED_CLOSED);
+        await session.answer(session.sent[1], Outcome.APPLIED);
+        expect(session.story.slice(2)).toEqual(["environment p2"]);
+        await session.answer(session.sent[2], Outcome.FAILED_CLOSED);
+        await settle();
+        expect(session.sent).toHaveLength(3);
+        await session.change({ version: 3 });
+        expect(session.story.slice(3)).toEqual(["config 3"]);
+        await session.answer(session.sent[3], Outcome.APPLIED);
+        expect(session.story.slice(4)).toEqual(["environment p2"]);
+        await session.answer(session.sent[4], Outcome.APPLIED);
+        expect(session.outcomes.at(-1)).toMatchObject({ component: "environment", applied: true, news: true });
+      });
+
+      it("resends a staged half of a pair that another one came between", async () => {
+        for (const [version, providers] of [
+          [2, "p2"],
+          [3, "p1"],
+          [4, "p2"],
+        ] as const) {
+          const before = session.sent.length;
+          await session.change({ version, providers });
+          expect(session.story.slice(before)).toEqual([`environment ${providers}`, `config ${version}`]);
+          await session.answer(session.sent[before], Outcome.AWAITING_COMPONENT);
+          await session.answer(session.sent[before + 1], Outcome.APPLIED);
+          expect(session.story.slice(before + 2)).toEqual([`environment ${providers}`]);
+          await session.answer(session.sent[before + 2], Outcome.IGNORED_DUPLICATE);
+        }
+      });
+
       it("sends the values of providers no second time for another policy, nor opens them", async () => {
         await session.change({ version: 2 });
         await session.answer(session.sent[0], Outcome.APPLIED);

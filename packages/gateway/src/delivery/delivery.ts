@@ -280,15 +280,33 @@ export class SessionDelivery {
     const state = this.#state(name);
     state.staged = undefined;
     if (verdict === "acknowledged") {
+      const pair = pairing(sent.facts);
       state.acknowledged = sent.key;
-      state.acknowledgedPair = pairing(sent.facts);
+      state.acknowledgedPair = pair;
       state.refused = "";
       state.degraded = outcome === ConfigApplyOutcome.DEGRADED;
+      if (this.#counterpartFor !== pair) this.#counterpartFor = "";
+      if (this.#resentFor !== pair) this.#resentFor = "";
+      if (name === "config") this.#configInForce(pair);
     } else if (verdict === "staged") {
       state.staged = sent;
     } else {
       refuse(state, sent.key);
     }
+  }
+
+  /**
+   * A configuration came into force: with it the supervisor has the environment of its pair, and has forgotten one that waited for
+   * another. What is not known to be in force of it is sent once more.
+   */
+  #configInForce(pair: string): void {
+    const environment = this.#environment;
+    const { staged } = environment;
+    if (staged !== undefined && pairing(staged.facts) === pair) return;
+    environment.staged = undefined;
+    if (environment.inFlight !== undefined || environment.acknowledgedPair === pair) return;
+    environment.again = true;
+    this.#dirty ??= "sandbox";
   }
 
   /**
