@@ -10,17 +10,18 @@ import { enforced } from "./delivery/enforced.ts";
 /** How soon changes reach sandboxes: real ones, very many, and many beside one that changes all the time. */
 export async function delivery(stage: Stage): Promise<void> {
   const origin = await Origin.start(stage);
-  await enforced(stage, await slower(origin));
-  await besideBusy(stage, await slower(origin));
+  const yardstick = (): Promise<number> => slower(origin);
+  await enforced(stage, yardstick);
+  await besideBusy(stage, yardstick);
   await using simulation = await Simulation.start(stage.net);
   const names = await crowd(stage, simulation);
-  await busy(stage, simulation, names, await slower(origin));
+  await busy(stage, simulation, names, yardstick);
 }
 
 /** One that changes all the time and the others whose changes it may not delay, alone on their gateway. */
-async function besideBusy(stage: Stage, machine: number): Promise<void> {
+async function besideBusy(stage: Stage, yardstick: () => Promise<number>): Promise<void> {
   await using simulation = await Simulation.start(stage.net);
   await simulation.gateway.createProvider(PROVIDER, { TOKEN: "0" });
   const spec = { policy: policyMessage(benchPolicy(1)), providers: [PROVIDER] };
-  await busy(stage, simulation, await simulation.create(1 + OTHERS, spec), machine);
+  await busy(stage, simulation, await simulation.create(1 + OTHERS, spec), yardstick);
 }
