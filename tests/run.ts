@@ -15,7 +15,7 @@ import {
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { enterAsUserCommand, enterCommand } from "./support/enter.ts";
-import { type Failure, failuresOf, nameOf, passedIn, tellFailures, unhandledIn } from "./support/failures.ts";
+import { type Failure, nameOf, readOutcome, tellFailures, unhandledIn } from "./support/failures.ts";
 import type { Mode } from "./support/mode.ts";
 import { preparePrograms } from "./support/programs.ts";
 import { UNHANDLED_FILE } from "./support/unhandled-reporter.ts";
@@ -54,15 +54,6 @@ interface Pass {
   readonly failures: readonly Failure[];
   readonly passed: ReadonlySet<string>;
   readonly line: string;
-}
-
-/** The part of vitest's JSON report that the summary uses. */
-interface Report {
-  readonly success: boolean;
-  readonly numPassedTests: number;
-  readonly numFailedTests: number;
-  readonly numPendingTests: number;
-  readonly numTodoTests: number;
 }
 
 /** vitest's command line. */
@@ -115,29 +106,15 @@ function run(
 
 function summarise(mode: Mode, code: number, reportFile: string, startedAt: number): Pass {
   const seconds = ((performance.now() - startedAt) / 1000).toFixed(1);
-  if (!existsSync(reportFile)) {
-    return {
-      mode,
-      ok: false,
-      failures: unhandledIn(join(dirname(reportFile), UNHANDLED_FILE)),
-      passed: new Set(),
-      line: `system tests as ${mode}: did not finish (exit ${code}), ${seconds} s`,
-    };
-  }
-  const report = JSON.parse(readFileSync(reportFile, "utf8")) as Report;
-  const skipped = report.numPendingTests + report.numTodoTests;
-  const counts = `${report.numPassedTests} passed, ${report.numFailedTests} failed, ${skipped} skipped`;
-  const ok = code === 0 && report.success;
   const outside = unhandledIn(join(dirname(reportFile), UNHANDLED_FILE));
-  const failures = [...failuresOf(reportFile, repository), ...outside];
-  const passed = passedIn(reportFile, repository);
-  return {
-    mode,
-    ok,
-    failures,
-    passed,
-    line: `system tests as ${mode}: ${ok ? "ok" : "FAILED"}, ${counts}, ${seconds} s`,
-  };
+  if (!existsSync(reportFile)) {
+    const line = `system tests as ${mode}: did not finish (exit ${code}), ${seconds} s`;
+    return { mode, ok: false, failures: outside, passed: new Set(), line };
+  }
+  const { success, counts, failures, passed } = readOutcome(reportFile, repository);
+  const ok = code === 0 && success;
+  const line = `system tests as ${mode}: ${ok ? "ok" : "FAILED"}, ${counts}, ${seconds} s`;
+  return { mode, ok, failures: [...failures, ...outside], passed, line };
 }
 
 /** Locale, colour and CI of the caller; everything else of its environment stays out of a user's pass. */

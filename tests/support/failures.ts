@@ -10,8 +10,13 @@ import { stripVTControlCharacters } from "node:util";
  * Reports that do not exist are left out.
  */
 
-/** The part of vitest's JSON report that says what failed. */
-interface FailureReport {
+/** The part of vitest's JSON report that is used. */
+interface Report {
+  readonly success: boolean;
+  readonly numPassedTests: number;
+  readonly numFailedTests: number;
+  readonly numPendingTests: number;
+  readonly numTodoTests: number;
   readonly testResults: readonly {
     /** Path of the file. */
     readonly name: string;
@@ -47,12 +52,23 @@ export interface Failure {
   readonly text: string;
 }
 
+export interface Outcome {
+  readonly success: boolean;
+  /** How many passed, failed and were skipped. */
+  readonly counts: string;
+  readonly failures: readonly Failure[];
+  /** Tests that passed, as {@link nameOf} has them. */
+  readonly passed: ReadonlySet<string>;
+}
+
 /** `reportFile` is what `--reporter=json` wrote; `root` is left out of paths. */
-export function failuresOf(reportFile: string, root: string): readonly Failure[] {
-  const report = JSON.parse(readFileSync(reportFile, "utf8")) as FailureReport;
+export function readOutcome(reportFile: string, root: string): Outcome {
+  const report = JSON.parse(readFileSync(reportFile, "utf8")) as Report;
   const failures: Failure[] = [];
+  const passed = new Set<string>();
   for (const { name, status, message, assertionResults } of report.testResults) {
     const file = name.startsWith(`${root}/`) ? name.slice(root.length + 1) : name;
+    for (const test of assertionResults) if (test.status === "passed") passed.add(nameOf(file, test.fullName));
     const failed = assertionResults.filter((test) => test.status === "failed");
     for (const { fullName: test, failureMessages } of failed)
       failures.push({ file, test, text: `${nameOf(file, test)}\n${shortened((failureMessages ?? []).join("\n"))}` });
@@ -60,7 +76,9 @@ export function failuresOf(reportFile: string, root: string): readonly Failure[]
     if (status === "failed" && (failed.length === 0 || message !== ""))
       failures.push({ file, test: undefined, text: `${file}\n${shortened(message)}` });
   }
-  return failures;
+  const skipped = report.numPendingTests + report.numTodoTests;
+  const counts = `${report.numPassedTests} passed, ${report.numFailedTests} failed, ${skipped} skipped`;
+  return { success: report.success, counts, failures, passed };
 }
 
 /** What failed outside of any test; `unhandledFile` is what the reporter for that wrote, if there was anything. */
@@ -68,17 +86,6 @@ export function unhandledIn(unhandledFile: string): readonly Failure[] {
   if (!existsSync(unhandledFile)) return [];
   const texts = JSON.parse(readFileSync(unhandledFile, "utf8")) as readonly string[];
   return texts.map((text) => ({ file: "", test: undefined, text: `outside of any test\n${shortened(text)}` }));
-}
-
-/** Names of the tests that passed, with their files. */
-export function passedIn(reportFile: string, root: string): ReadonlySet<string> {
-  const report = JSON.parse(readFileSync(reportFile, "utf8")) as FailureReport;
-  const names = report.testResults.flatMap(({ name, assertionResults }) =>
-    assertionResults
-      .filter(({ status }) => status === "passed")
-      .map(({ fullName }) => nameOf(name.startsWith(`${root}/`) ? name.slice(root.length + 1) : name, fullName)),
-  );
-  return new Set(names);
 }
 
 /** A test among those of all files. */
@@ -94,5 +101,5 @@ export function tellFailures(label: string, failures: readonly Failure[]): void 
 
 if (import.meta.main) {
   for (const file of process.argv.slice(2).filter((path) => existsSync(path)))
-    tellFailures("FAILED", failuresOf(file, process.cwd()));
+    tellFailures("FAILED", readOutcome(file, process.cwd()).failures);
 }

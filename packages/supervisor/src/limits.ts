@@ -5,8 +5,10 @@ export const Limits = {
   /** Local reconnects: the gateway is on this machine, so a quarter of a second is long. Milliseconds. */
   reconnectMaximumMs: 250,
   reconnectMinimumMs: 20,
-  /** A host without sandboxes ends when no gateway has been there for this long: only a gateway could give it any, and one
-   * that was killed before it knew the host by its hello would leave it behind. A gateway that is there starts another. */
+  /**
+   * A host without sandboxes ends when no gateway has been there for this long: only a gateway could give it any, and one
+   * that was killed before it knew the host by its hello would leave it behind. A gateway that is there starts another.
+   */
   lonelyMs: 60_000,
   /** What a main process wrote and nobody has read yet; the reference keeps as much. */
   outputLogBytes: 1024 * 1024,

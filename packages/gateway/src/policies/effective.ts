@@ -69,7 +69,7 @@ interface Composed {
 /** By a sandbox's own policy, which the store gives again and again, and to many sandboxes. */
 const composed = new WeakMap<SandboxPolicy, Composed>();
 
-/** Both are frozen by the store, and so is what comes of them. */
+/** What the store gives is frozen, and so is what comes of it. A default is made anew each time, and not found again. */
 function underGlobal(own: SandboxPolicy, global: SandboxPolicy): Composed {
   const known = composed.get(own);
   if (known?.global === global) return known;
